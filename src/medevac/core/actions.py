@@ -1,0 +1,125 @@
+"""The vocabulary of steps on the world. An action's id comes from its cause: doing it twice is harmless.
+
+A scheduler, a checkpoint keeper and a notifier each perform their own kinds; `docs/architecture.md` has the table.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from medevac.core.events import RankPlace
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """What all actions have: a stable id, the incident or job event that caused it, and the reason in words."""
+
+    id: str
+    cause: str = ""
+    reason: str = ""
+
+
+class Isolate(Action, tag=True):
+    """Take a GPU (or a whole node, `gpu` empty) out. soft: no new work; hard: no work at all."""
+
+    node: str
+    mode: Literal["soft", "hard"]
+    gpu: str = ""
+
+
+class GiveBack(Action, tag=True):
+    """Undo an Isolate of ours."""
+
+    node: str
+    gpu: str = ""
+
+
+class RequestCheckpoint(Action, tag=True):
+    """Ask the running attempt to save a checkpoint and leave with exit code 83."""
+
+    job: str
+    attempt: int
+    deadline_s: float = 60.0
+
+
+class StopAttempt(Action, tag=True):
+    """End the attempt's processes: signal, then after `grace_s` SIGKILL; nothing of it is left when done."""
+
+    job: str
+    attempt: int
+    grace_s: float = 0.0
+
+
+class JudgeCheckpoint(Action, tag=True):
+    """Write a verdict on a checkpoint into the job's lineage file."""
+
+    job: str
+    step: int
+    state: Literal["clean", "suspect", "condemned"]
+
+
+class VerifyCheckpoint(Action, tag=True):
+    """Read all files of a checkpoint and compare them with its seal."""
+
+    job: str
+    step: int
+
+
+class PointClean(Action, tag=True):
+    """Make `latest_clean` point to this step, by rename. Written before a hold or a start."""
+
+    job: str
+    step: int
+
+
+class StartAttempt(Action, tag=True):
+    """Start the job's next attempt at these places, told to load `resume_from` (None: from nothing)."""
+
+    job: str
+    attempt: int
+    ranks: tuple[RankPlace, ...] = ()
+    resume_from: int | None = None
+
+
+class HoldJob(Action, tag=True):
+    """Keep the job from starting: `purpose` recovery (ours to release) or person (waits for one)."""
+
+    job: str
+    purpose: Literal["recovery", "person"]
+
+
+class ReleaseJob(Action, tag=True):
+    """Take our hold off."""
+
+    job: str
+
+
+class FinishJob(Action, tag=True):
+    """Nothing more will be done for the job; `code` is what `medevac run` ends with."""
+
+    job: str
+    code: int
+
+
+class Page(Action, tag=True):
+    """Tell a person."""
+
+    level: Literal["info", "warning", "critical"]
+    text: str
+
+
+AnyAction: TypeAlias = (
+    Isolate
+    | GiveBack
+    | RequestCheckpoint
+    | StopAttempt
+    | JudgeCheckpoint
+    | VerifyCheckpoint
+    | PointClean
+    | StartAttempt
+    | HoldJob
+    | ReleaseJob
+    | FinishJob
+    | Page
+)
