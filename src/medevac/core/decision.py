@@ -1,0 +1,124 @@
+"""What the core says: findings, incidents, decisions. All of it is written to the audit log as it stands here."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from medevac.core.actions import AnyAction
+
+Severity: TypeAlias = Literal["info", "warning", "critical"]
+Domain: TypeAlias = Literal["gpu", "nvlink", "node", "rack", "power", "fabric", "job"]
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The shape of the core's values."""
+
+
+class Part(Struct, order=True):
+    """The thing that is blamed: a GPU of a node, a node (no gpu), a rack or feed (`domain` says), a job."""
+
+    domain: Domain
+    name: str
+    node: str = ""
+    pci: str = ""
+
+
+class Clause(Struct):
+    """One predicate of a rule that held, with the numbers that made it hold."""
+
+    says: str
+    value: float | str | None = None
+    limit: float | str | None = None
+
+
+class Finding(Struct):
+    """What one rule made of the evidence about one part. `doubt_from`: computations of the part after this time may
+    be wrong (None: they stand)."""
+
+    rule: str
+    part: Part
+    severity: Severity
+    meaning: str
+    response: Literal["none", "watch", "soft", "hard", "page"] = "none"
+    repair: str = ""
+    at: float = 0.0
+    doubt_from: float | None = None
+    clauses: tuple[Clause, ...] = ()
+    facts: tuple[str, ...] = ()
+
+
+class Incident(Struct):
+    """Findings with one cause. `root` is what is blamed; `probable_cause` what shared thing stands behind it."""
+
+    id: str
+    start: float
+    last: float
+    root: Part
+    findings: tuple[Finding, ...]
+    victims: tuple[Part, ...] = ()
+    probable_cause: Part | None = None
+    why: str = ""
+    severity: Severity = "info"
+    closed: bool = False
+
+
+class Diagnosis(Struct):
+    """Why an attempt failed (DESIGN 1): class, suspects, confidence 0..1, evidence in words."""
+
+    job: str
+    attempt: int
+    category: Literal[
+        "hardware",
+        "network",
+        "storage",
+        "system-software",
+        "user-code",
+        "out-of-memory",
+        "numerical",
+        "preemption",
+        "unknown",
+    ]
+    confidence: float = 0.0
+    suspects: tuple[Part, ...] = ()
+    evidence: tuple[str, ...] = ()
+
+
+class Held(Struct):
+    """An action that a guard took out of a decision: which guard, why, and when it may be tried again."""
+
+    action: AnyAction
+    guard: str
+    why: str
+    until: float | None = None
+
+
+class Moved(Struct):
+    """A state machine's step: `machine` job or device, who, from, on what, to."""
+
+    machine: Literal["job", "device"]
+    who: str
+    source: str
+    on: str
+    target: str
+
+
+class Decision(Struct):
+    """The answer to one event. Empty ones are not kept. `cause` is the seq of the event, `at` its time."""
+
+    id: str
+    cause: int
+    at: float
+    reason: str = ""
+    findings: tuple[Finding, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    moved: tuple[Moved, ...] = ()
+    actions: tuple[AnyAction, ...] = ()
+    held: tuple[Held, ...] = ()
+    policy: str = ""
+
+    def empty(self) -> bool:
+        """Nothing was found, moved, wanted or held back."""
+        return not (self.findings or self.incidents or self.diagnoses or self.moved or self.actions or self.held)
