@@ -20,7 +20,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_
     reason: str = ""
 
 
-class Isolate(Action, tag=True):
+class Isolate(Action, frozen=True, kw_only=True, tag=True):
     """Take a GPU (or a whole node, `gpu` empty) out. soft: no new work; hard: no work at all."""
 
     node: str
@@ -28,14 +28,14 @@ class Isolate(Action, tag=True):
     gpu: str = ""
 
 
-class GiveBack(Action, tag=True):
+class GiveBack(Action, frozen=True, kw_only=True, tag=True):
     """Undo an Isolate of ours."""
 
     node: str
     gpu: str = ""
 
 
-class RequestCheckpoint(Action, tag=True):
+class RequestCheckpoint(Action, frozen=True, kw_only=True, tag=True):
     """Ask the running attempt to save a checkpoint and leave with exit code 83."""
 
     job: str
@@ -43,7 +43,7 @@ class RequestCheckpoint(Action, tag=True):
     deadline_s: float = 60.0
 
 
-class StopAttempt(Action, tag=True):
+class StopAttempt(Action, frozen=True, kw_only=True, tag=True):
     """End the attempt's processes: signal, then after `grace_s` SIGKILL; nothing of it is left when done."""
 
     job: str
@@ -51,7 +51,7 @@ class StopAttempt(Action, tag=True):
     grace_s: float = 0.0
 
 
-class JudgeCheckpoint(Action, tag=True):
+class JudgeCheckpoint(Action, frozen=True, kw_only=True, tag=True):
     """Write a verdict on a checkpoint into the job's lineage file."""
 
     job: str
@@ -59,21 +59,21 @@ class JudgeCheckpoint(Action, tag=True):
     state: Literal["clean", "suspect", "condemned"]
 
 
-class VerifyCheckpoint(Action, tag=True):
+class VerifyCheckpoint(Action, frozen=True, kw_only=True, tag=True):
     """Read all files of a checkpoint and compare them with its seal."""
 
     job: str
     step: int
 
 
-class PointClean(Action, tag=True):
+class PointClean(Action, frozen=True, kw_only=True, tag=True):
     """Make `latest_clean` point to this step, by rename. Written before a hold or a start."""
 
     job: str
     step: int
 
 
-class StartAttempt(Action, tag=True):
+class StartAttempt(Action, frozen=True, kw_only=True, tag=True):
     """Start the job's next attempt at these places, told to load `resume_from` (None: from nothing)."""
 
     job: str
@@ -82,27 +82,27 @@ class StartAttempt(Action, tag=True):
     resume_from: int | None = None
 
 
-class HoldJob(Action, tag=True):
+class HoldJob(Action, frozen=True, kw_only=True, tag=True):
     """Keep the job from starting: `purpose` recovery (ours to release) or person (waits for one)."""
 
     job: str
     purpose: Literal["recovery", "person"]
 
 
-class ReleaseJob(Action, tag=True):
+class ReleaseJob(Action, frozen=True, kw_only=True, tag=True):
     """Take our hold off."""
 
     job: str
 
 
-class FinishJob(Action, tag=True):
+class FinishJob(Action, frozen=True, kw_only=True, tag=True):
     """Nothing more will be done for the job; `code` is what `medevac run` ends with."""
 
     job: str
     code: int
 
 
-class Page(Action, tag=True):
+class Page(Action, frozen=True, kw_only=True, tag=True):
     """Tell a person."""
 
     level: Literal["info", "warning", "critical"]

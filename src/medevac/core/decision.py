@@ -16,7 +16,7 @@ class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The shape of the core's values."""
 
 
-class Part(Struct, order=True):
+class Part(Struct, frozen=True, kw_only=True, order=True):
     """The thing that is blamed: a GPU of a node, a node (no gpu), a rack or feed (`domain` says), a job."""
 
     domain: Domain
@@ -25,7 +25,7 @@ class Part(Struct, order=True):
     pci: str = ""
 
 
-class Clause(Struct):
+class Clause(Struct, frozen=True, kw_only=True):
     """One predicate of a rule that held, with the numbers that made it hold."""
 
     says: str
@@ -33,7 +33,7 @@ class Clause(Struct):
     limit: float | str | None = None
 
 
-class Finding(Struct):
+class Finding(Struct, frozen=True, kw_only=True):
     """What one rule made of the evidence about one part. `doubt_from`: computations of the part after this time may
     be wrong (None: they stand)."""
 
@@ -49,7 +49,7 @@ class Finding(Struct):
     facts: tuple[str, ...] = ()
 
 
-class Incident(Struct):
+class Incident(Struct, frozen=True, kw_only=True):
     """Findings with one cause. `root` is what is blamed; `probable_cause` what shared thing stands behind it."""
 
     id: str
@@ -64,7 +64,7 @@ class Incident(Struct):
     closed: bool = False
 
 
-class Diagnosis(Struct):
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """Why an attempt failed (DESIGN 1): class, suspects, confidence 0..1, evidence in words."""
 
     job: str
@@ -85,7 +85,7 @@ class Diagnosis(Struct):
     evidence: tuple[str, ...] = ()
 
 
-class Held(Struct):
+class Held(Struct, frozen=True, kw_only=True):
     """An action that a guard took out of a decision: which guard, why, and when it may be tried again."""
 
     action: AnyAction
@@ -94,7 +94,7 @@ class Held(Struct):
     until: float | None = None
 
 
-class Moved(Struct):
+class Moved(Struct, frozen=True, kw_only=True):
     """A state machine's step: `machine` job or device, who, from, on what, to."""
 
     machine: Literal["job", "device"]
@@ -104,7 +104,7 @@ class Moved(Struct):
     target: str
 
 
-class Decision(Struct):
+class Decision(Struct, frozen=True, kw_only=True):
     """The answer to one event. Empty ones are not kept. `cause` is the seq of the event, `at` its time."""
 
     id: str

@@ -24,7 +24,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     source: str = ""
 
 
-class FaultSeen(Event, tag=True):
+class FaultSeen(Event, frozen=True, kw_only=True, tag=True):
     """One fact of a kernel log: an Xid, an SXid, an AER error, a link that went down.
 
     `kind` is a name of docs/decode.md (xid, sxid, fell_off, aer, mlx5, ...); `code` the Xid or SXid number; `pci` in
@@ -44,7 +44,7 @@ class FaultSeen(Event, tag=True):
     line: int = 0
 
 
-class EccCounted(Event, tag=True):
+class EccCounted(Event, frozen=True, kw_only=True, tag=True):
     """Totals of one GPU's error counters as read at `at`: corrected, uncorrected, rows remapped; degrees Celsius."""
 
     node: str
@@ -56,7 +56,7 @@ class EccCounted(Event, tag=True):
     temperature: float | None = None
 
 
-class EnvironmentSeen(Event, tag=True):
+class EnvironmentSeen(Event, frozen=True, kw_only=True, tag=True):
     """A power supply, fan or inlet sensor of a rack or a node changed its state ("ok", "warning", "failed")."""
 
     rack: str
@@ -85,7 +85,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gpus: tuple[Gpu, ...] = ()
 
 
-class ClusterSeen(Event, tag=True):
+class ClusterSeen(Event, frozen=True, kw_only=True, tag=True):
     """The nodes and GPUs that the scheduler has, whole."""
 
     nodes: tuple[Node, ...]
@@ -106,7 +106,7 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     lineage: Literal["sealed", "none"] | None = None
 
 
-class JobSubmitted(Event, tag=True):
+class JobSubmitted(Event, frozen=True, kw_only=True, tag=True):
     """A job came under Medevac's care. `ranks` is how many it wants, 0 for one process that starts its own."""
 
     job: str
@@ -125,7 +125,7 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     local_rank: int = 0
 
 
-class AttemptStarted(Event, tag=True):
+class AttemptStarted(Event, frozen=True, kw_only=True, tag=True):
     """The scheduler started attempt `attempt` of the job; `resume_from` is the step it was told to load."""
 
     job: str
@@ -143,7 +143,7 @@ class RankExit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: float = 0.0
 
 
-class AttemptEnded(Event, tag=True):
+class AttemptEnded(Event, frozen=True, kw_only=True, tag=True):
     """All ranks of the attempt are gone. `code` is the job's own; `exits` in order of time, the first died first.
 
     `why` is empty where the job ended by itself, else what ended it ("stopped", "keeper-lost").
@@ -156,7 +156,7 @@ class AttemptEnded(Event, tag=True):
     why: str = ""
 
 
-class StepReported(Event, tag=True):
+class StepReported(Event, frozen=True, kw_only=True, tag=True):
     """A heartbeat of one rank: DESIGN 5a, in-job protocol. `compute_s` is its own time before the all-reduce.
 
     `finite` is False when the rank found a non-finite loss or gradient (JSON has no NaN).
@@ -173,7 +173,7 @@ class StepReported(Event, tag=True):
     finite: bool = True
 
 
-class ResumedFrom(Event, tag=True):
+class ResumedFrom(Event, frozen=True, kw_only=True, tag=True):
     """A rank says which checkpoint step it loaded (None: it started from nothing)."""
 
     job: str
@@ -192,7 +192,7 @@ class SealRank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ecc: int | None = None
 
 
-class CheckpointSealed(Event, tag=True):
+class CheckpointSealed(Event, frozen=True, kw_only=True, tag=True):
     """A checkpoint with its seal stands in the job's folder (`at`: when it was sealed)."""
 
     job: str
@@ -202,7 +202,7 @@ class CheckpointSealed(Event, tag=True):
     ranks: tuple[SealRank, ...] = ()
 
 
-class CheckpointFound(Event, tag=True):
+class CheckpointFound(Event, frozen=True, kw_only=True, tag=True):
     """A checkpoint folder without a readable seal: its lineage is unknown; `why` names file and reason."""
 
     job: str
@@ -210,7 +210,7 @@ class CheckpointFound(Event, tag=True):
     why: str = ""
 
 
-class CheckpointVerified(Event, tag=True):
+class CheckpointVerified(Event, frozen=True, kw_only=True, tag=True):
     """The files of a checkpoint were read and compared with its seal; `problem` names the file that differs."""
 
     job: str
@@ -219,7 +219,7 @@ class CheckpointVerified(Event, tag=True):
     problem: str = ""
 
 
-class CheckpointJudged(Event, tag=True):
+class CheckpointJudged(Event, frozen=True, kw_only=True, tag=True):
     """A verdict read from the lineage file that this store had not written (another store's, or a person's)."""
 
     job: str
@@ -228,11 +228,11 @@ class CheckpointJudged(Event, tag=True):
     why: str = ""
 
 
-class TimePassed(Event, tag=True):
+class TimePassed(Event, frozen=True, kw_only=True, tag=True):
     """Nothing but time: a deadline of the view came due."""
 
 
-class ActionSettled(Event, tag=True):
+class ActionSettled(Event, frozen=True, kw_only=True, tag=True):
     """What became of an action, as the world was read back. `unknown`: sent, unanswered, not yet readable."""
 
     action: str
@@ -240,7 +240,7 @@ class ActionSettled(Event, tag=True):
     why: str = ""
 
 
-class OrderGiven(Event, tag=True):
+class OrderGiven(Event, frozen=True, kw_only=True, tag=True):
     """A person's order. `what`: pause, resume, return (a GPU or node), release (a job), resume-from (a step),
     stop (a job)."""
 
