@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.architecture.sources import ROOT
+from tests.needs import need
 from tools import changelog, gen_docs
 from tools.generators import state_machines
 
@@ -31,9 +32,20 @@ def test_continuous_integration_runs_what_a_developer_runs() -> None:
     assert "make check && make test" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
-def test_generated_pages_are_fresh() -> None:
-    stale = [str(path) for path, text in gen_docs.collect().items() if gen_docs.difference(path, text)]
-    assert stale == [], "run: make docs"
+def test_a_stale_page_is_shown_as_a_difference() -> None:
+    page = ROOT / "LICENSE"
+    assert gen_docs.difference(page, page.read_text()) == ""
+    assert "+one line more" in gen_docs.difference(page, page.read_text() + "one line more\n")
+
+
+def test_what_is_missing_is_a_skip_here_and_a_failure_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    need("msgspec")
+    with pytest.raises(pytest.skip.Exception, match="no-such-program is missing"):
+        need("no-such-program")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no-such-program is missing"):
+        need("no-such-program")
 
 
 def test_change_fragments_are_well_named() -> None:

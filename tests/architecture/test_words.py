@@ -39,7 +39,10 @@ def test_no_text_has_words_that_do_not_belong(pattern: re.Pattern[str]) -> None:
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
-    """`except:`, `except Exception` or `except BaseException`, alone or in a tuple."""
+    """`except:`, `except Exception` or `except BaseException`, that does not pass on what it caught."""
+    last = handler.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False
     if handler.type is None:
         return True
     names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
