@@ -35,7 +35,8 @@ class Clause(Struct, frozen=True, kw_only=True):
 
 class Finding(Struct, frozen=True, kw_only=True):
     """What one rule made of the evidence about one part. `doubt_from`: computations of the part after this time may
-    be wrong (None: they stand)."""
+    be wrong (None: they stand).
+    """
 
     rule: str
     part: Part
@@ -47,6 +48,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     doubt_from: float | None = None
     clauses: tuple[Clause, ...] = ()
     facts: tuple[str, ...] = ()
+    family: str = ""
 
 
 class Incident(Struct, frozen=True, kw_only=True):
@@ -85,23 +87,36 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
     evidence: tuple[str, ...] = ()
 
 
+class Trigger(Struct, frozen=True, kw_only=True):
+    """Something that may move a state machine: `machine` job or device, who, on what, why, which GPUs are blamed."""
+
+    machine: Literal["job", "device"]
+    who: str
+    on: str
+    why: str = ""
+    cause: str = ""
+    blames: tuple[str, ...] = ()
+
+
 class Held(Struct, frozen=True, kw_only=True):
-    """An action that a guard took out of a decision: which guard, why, and when it may be tried again."""
+    """An action that a guard took out of a decision: which guard, why, when it may be tried again (None: not by
+    itself), and the trigger that wants it.
+    """
 
     action: AnyAction
     guard: str
     why: str
+    trigger: Trigger
     until: float | None = None
 
 
 class Moved(Struct, frozen=True, kw_only=True):
-    """A state machine's step: `machine` job or device, who, from, on what, to."""
+    """A state machine's step. `until`: when the new state comes due by itself."""
 
-    machine: Literal["job", "device"]
-    who: str
+    trigger: Trigger
     source: str
-    on: str
     target: str
+    until: float | None = None
 
 
 class Decision(Struct, frozen=True, kw_only=True):

@@ -242,7 +242,8 @@ class ActionSettled(Event, frozen=True, kw_only=True, tag=True):
 
 class OrderGiven(Event, frozen=True, kw_only=True, tag=True):
     """A person's order. `what`: pause, resume, return (a GPU or node), release (a job), resume-from (a step),
-    stop (a job)."""
+    stop (a job).
+    """
 
     what: Literal["pause", "resume", "return", "release", "resume-from", "stop"]
     who: str

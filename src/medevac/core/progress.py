@@ -14,7 +14,7 @@ import msgspec
 from medevac.core.events import Phase
 
 
-class HangRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class HangRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The numbers of the hang limit, seconds; policy data. The defaults are those of DESIGN 5a.
 
     Step: clamp(step_factor x p99 of the last `window` steps + margin_s, floor_s, ceiling_s) from `min_steps` on.

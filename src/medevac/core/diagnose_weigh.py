@@ -1,0 +1,121 @@
+"""What a line is worth beside the others: the traps of job logs, each as one small rule on the clues.
+
+A rule drops a clue, or takes its cause away so that it remains as a symptom. No rule adds a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import msgspec
+
+from medevac.core.diagnose_case import Case, Clue
+
+Clues: TypeAlias = tuple[Clue, ...]
+
+UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+MEMORY_FAULTS = frozenset({"cuda-ecc", "xid-hardware", "row-remap-failed", "kernel-memory-fault"})
+
+
+def refine(case: Case) -> Clues:
+    """The clues that count, in the order of the case."""
+    clues = case.clues
+    for rule in RULES:
+        clues = rule(clues, case)
+    return clues
+
+
+def before_a_restart_that_held(clues: Clues, case: Case) -> Clues:
+    """A restart inside the job (torchrun, NVRx) after which it made progress was no failure of the job."""
+    held = {
+        (clue.file, clue.line)
+        for clue in clues
+        if clue.signature in ("elastic-restart", "in-job-restart")
+        and any(seen.file == clue.file and seen.line > clue.line for seen in case.progress)
+    }
+    last = {file: max(line for name, line in held if name == file) for file, _ in held}
+    return tuple(clue for clue in clues if clue.line > last.get(clue.file, 0) or clue.file not in last)
+
+
+def one_root_per_line(clues: Clues, _case: Case) -> Clues:
+    """Of several signatures on one line the most telling counts; a line must not argue with itself."""
+    best: dict[tuple[str, int], int] = {}
+    for clue in clues:
+        if clue.line:
+            where = (clue.file, clue.line)
+            best[where] = max(best.get(where, 0), clue.weight)
+    return tuple(clue for clue in clues if clue.cause is None or clue.weight >= best.get((clue.file, clue.line), 0))
+
+
+def enough_memory_was_free(clues: Clues, _case: Case) -> Clues:
+    """Out of memory while far more was free than asked for is no lack of memory."""
+    odd = {(clue.file, clue.line) for clue in clues if clue.signature == "cuda-oom" and _had_enough(clue)}
+    return _without_cause(clues, lambda c: c.cause == "out-of-memory" and bool(odd))
+
+
+def more_workers_than_the_world(clues: Clues, _case: Case) -> Clues:
+    """A store barrier that counts more workers than there are has stale keys; fewer only says that some are missing."""
+    return _without_cause(
+        clues,
+        lambda c: c.signature == "store-stale-keys" and int(c.fields["workers"]) <= int(c.fields["world"]),
+    )
+
+
+def errors_of_survivors(clues: Clues, _case: Case) -> Clues:
+    """A plain Python error beside lost peers or a hang may be what the survivors stumbled over on their way out."""
+    lost = any(c.role == "cascade" and c.names == "peer" for c in clues) or any(
+        c.role == "symptom" and c.symptom == "hang" for c in clues
+    )
+    if not lost:
+        return clues
+    return _without_cause(clues, lambda c: c.cause == "user-code" and c.weight <= 66)
+
+
+def numbers_beside_memory_faults(clues: Clues, _case: Case) -> Clues:
+    """NaN on GPUs that had memory errors is not blamed on the numerics."""
+    if not any(c.signature in MEMORY_FAULTS for c in clues):
+        return clues
+    return _without_cause(clues, lambda c: c.cause == "numerical")
+
+
+def a_bug_has_no_hardware(clues: Clues, _case: Case) -> Clues:
+    """An error in the script's own words next to a sick device: the device is worth a look first, the words remain."""
+    if not any(c.cause == "hardware" and c.weight >= 84 for c in clues):
+        return clues
+    return _without_cause(clues, lambda c: c.cause in ("user-code", "network", "out-of-memory", "system-software"))
+
+
+RULES: tuple[Callable[[Clues, Case], Clues], ...] = (
+    before_a_restart_that_held,
+    one_root_per_line,
+    enough_memory_was_free,
+    more_workers_than_the_world,
+    errors_of_survivors,
+    numbers_beside_memory_faults,
+    a_bug_has_no_hardware,
+)
+
+
+def _had_enough(clue: Clue) -> bool:
+    """Free is over four times the request, and over 1 GiB: fragmentation alone does not explain that."""
+    tried, free = _size(clue.fields.get("tried")), _size(clue.fields.get("free"))
+    return tried is not None and free is not None and free > max(4 * tried, 2**30)
+
+
+def _size(text: str | None) -> float | None:
+    """`1.25 GiB` in bytes."""
+    if not text:
+        return None
+    number = text.rstrip("iBKMGT ")
+    unit = text[len(number) :].strip()[:1]
+    try:
+        return float(number) * UNITS[unit]
+    except (ValueError, KeyError):
+        return None
+
+
+def _without_cause(clues: Iterable[Clue], which: Callable[[Clue], bool]) -> Clues:
+    return tuple(
+        msgspec.structs.replace(clue, cause=None, weight=0, role="symptom") if which(clue) else clue for clue in clues
+    )

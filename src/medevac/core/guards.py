@@ -1,0 +1,144 @@
+"""The safety pipeline: each guard may take an action out or delay it, and says why. None can add one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from medevac.core.actions import (
+    AnyAction,
+    FinishJob,
+    GiveBack,
+    Isolate,
+    JudgeCheckpoint,
+    Page,
+    StartAttempt,
+    VerifyCheckpoint,
+)
+from medevac.core.decision import Held, Struct, Trigger
+from medevac.core.events import Node
+from medevac.core.node_lifecycle import OUT
+from medevac.core.policy import Policy
+from medevac.core.view import View
+
+
+class Said(Struct, frozen=True, kw_only=True):
+    """Why an action does not pass now, and when it may be tried again."""
+
+    why: str
+    until: float | None = None
+
+
+Guard: TypeAlias = Callable[[View, AnyAction, Policy], Said | None]
+
+
+def screen(view: View, actions: Iterable[AnyAction], trigger: Trigger, policy: Policy) -> list[Held]:
+    """The first guard that objects to each action; nothing: all may be done."""
+    held = []
+    for action in actions:
+        for name, guard in PIPELINE:
+            said = guard(view, action, policy)
+            if said:
+                held.append(Held(action=action, guard=name, why=said.why, until=said.until, trigger=trigger))
+                break
+    return held
+
+
+def touches(action: AnyAction) -> bool:
+    """Whether it changes anything outside Medevac. A job's first start is what its owner asked for."""
+    if isinstance(action, Page | FinishJob | VerifyCheckpoint):
+        return False
+    return not (isinstance(action, StartAttempt) and action.attempt == 1)
+
+
+def _paused(view: View, action: AnyAction, policy: Policy) -> Said | None:  # noqa: ARG001
+    return Said(why="paused by an operator") if view.paused and touches(action) else None
+
+
+def _monitor_only(view: View, action: AnyAction, policy: Policy) -> Said | None:  # noqa: ARG001
+    return Said(why="monitor mode touches nothing") if policy.mode == "monitor" and touches(action) else None
+
+
+def _ownership(view: View, action: AnyAction, policy: Policy) -> Said | None:  # noqa: ARG001
+    if isinstance(action, GiveBack) and view.device(action.gpu or action.node).state not in OUT:
+        return Said(why="it was not taken out by Medevac")
+    return None
+
+
+def _budget(view: View, action: AnyAction, policy: Policy) -> Said | None:
+    if not isinstance(action, Isolate) or _is_out(view, action):
+        return None
+    budget, name = policy.budget, action.gpu or action.node
+    home = view.nodes.get(action.node)
+    retry = view.now + policy.recovery.retry_s
+    everything = _members(view, lambda _: True, policy)
+    most = max(budget.cluster_least, int(len(everything) * budget.cluster_share))
+    out = [member for member in everything if view.device(member).state in OUT]
+    if name in everything and len(out) + 1 > most:
+        return Said(
+            why=f"{len(out)} of {len(everything)} {budget.unit}s are out, the cluster's most is {most}", until=retry
+        )
+    if name in everything and len(everything) - len(out) - 1 < budget.floor_share * len(everything):
+        return Said(why=f"capacity would fall under {budget.floor_share:.0%}", until=retry)
+    if home is None:
+        return None
+    for label, share in (("rack", budget.rack_share), ("nvlink_domain", budget.nvlink_share)):
+        value = getattr(home, label)
+        said = _share(view, label, value, share, policy) if value else None
+        if said:
+            return Said(why=said, until=retry)
+    return None
+
+
+def _share(view: View, label: str, value: str, share: float, policy: Policy) -> str:
+    members = _members(view, lambda node: getattr(node, label) == value, policy)
+    out = [member for member in members if view.device(member).state in OUT]
+    most = max(1, int(len(members) * share))
+    return f"{len(out)} of {len(members)} are out in {label} {value}, its most is {most}" if len(out) + 1 > most else ""
+
+
+def _members(view: View, wanted: Callable[[Node], bool], policy: Policy) -> list[str]:
+    nodes = [node for node in view.nodes.values() if wanted(node)]
+    if policy.budget.unit == "node":
+        return sorted(node.name for node in nodes)
+    return sorted(gpu.uuid for node in nodes for gpu in node.gpus)
+
+
+def _is_out(view: View, action: Isolate) -> bool:
+    return view.device(action.gpu or action.node).state in OUT
+
+
+def _rate(view: View, action: AnyAction, policy: Policy) -> Said | None:
+    if not isinstance(action, Isolate) or _is_out(view, action):
+        return None
+    recent = [at for at, _ in view.isolations if at > view.now - policy.budget.window_s]
+    if len(recent) < policy.budget.new_in_window:
+        return None
+    why = f"{len(recent)} were taken out within {policy.budget.window_s:g} s, the most in that time"
+    return Said(why=why, until=min(recent) + policy.budget.window_s)
+
+
+def _known_clean(view: View, action: AnyAction, policy: Policy) -> Said | None:  # noqa: ARG001
+    """Law 5, once more at the door: no start from what was condemned meanwhile."""
+    if not isinstance(action, StartAttempt) or action.resume_from is None:
+        return None
+    job = view.jobs.get(action.job)
+    checkpoint = job.checkpoints.get(action.resume_from) if job else None
+    if checkpoint and job and checkpoint.problem and job.trusted != action.resume_from:
+        return Said(why=f"step {action.resume_from}: {checkpoint.problem}")
+    return None
+
+
+PIPELINE: tuple[tuple[str, Guard], ...] = (
+    ("paused", _paused),
+    ("monitor-only", _monitor_only),
+    ("ownership", _ownership),
+    ("clean-lineage", _known_clean),
+    ("budget", _budget),
+    ("rate", _rate),
+)
+
+
+def harmless(action: AnyAction) -> bool:
+    """Actions that are done whatever becomes of the others of their trigger."""
+    return isinstance(action, JudgeCheckpoint | Page)

@@ -1,0 +1,159 @@
+"""What is known of one job: its attempts, its pace, its checkpoints. Facts only; what follows is `recover`'s."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from immutables import Map
+from msgspec.structs import replace
+
+from medevac.core.decision import Struct
+from medevac.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointFound,
+    CheckpointJudged,
+    CheckpointSealed,
+    CheckpointVerified,
+    JobSubmitted,
+    RankPlace,
+    ResumedFrom,
+    SealRank,
+    StepReported,
+)
+from medevac.core.job_recovery import JOB
+from medevac.core.progress import Pace
+
+JobEvent: TypeAlias = (
+    AttemptStarted
+    | AttemptEnded
+    | StepReported
+    | ResumedFrom
+    | CheckpointSealed
+    | CheckpointFound
+    | CheckpointVerified
+    | CheckpointJudged
+)
+
+
+class Checkpoint(Struct, frozen=True, kw_only=True):
+    """A checkpoint as its folder shows it. `written` is the verdict in the lineage file, `problem` why its files
+    cannot be trusted.
+    """
+
+    step: int
+    sealed_at: float | None = None
+    attempt: int = 0
+    parent: int | None = None
+    ranks: tuple[SealRank, ...] = ()
+    problem: str = ""
+    written: Literal["", "clean", "suspect", "condemned"] = ""
+    written_at: float = 0.0
+    written_why: str = ""
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """One job. `best` is the furthest sound step of earlier attempts, `reached` of this one; `unproven` how many
+    attempts in a row ended without passing `best`; `bad` the (attempt, step) pairs where NaN or infinity showed.
+    """
+
+    spec: JobSubmitted
+    pace: Pace
+    state: str = JOB.initial
+    since: float = 0.0
+    until: float | None = None
+    on: str = ""
+    why: str = ""
+    attempt: int = 0
+    ranks: tuple[RankPlace, ...] = ()
+    resumed: int | None = None
+    best: int = -1
+    reached: int = -1
+    rank_steps: Map[int, int] = Map()
+    restarts: int = 0
+    unproven: int = 0
+    bad: tuple[tuple[int, int], ...] = ()
+    culprits: tuple[str, ...] = ()
+    trusted: int | None = None
+    chosen: int | None = None
+    checkpoints: Map[int, Checkpoint] = Map()
+    ended: AttemptEnded | None = None
+
+    def apply(self, event: JobEvent) -> Job:
+        """The job with one more fact about it; what an older attempt says late changes nothing."""
+        match event:
+            case CheckpointSealed() | CheckpointFound() | CheckpointVerified() | CheckpointJudged():
+                found = _checkpoint(self.checkpoints.get(event.step), event)
+                return replace(self, checkpoints=self.checkpoints.set(event.step, found)) if found else self
+        if event.attempt != self.attempt:
+            return self
+        match event:
+            case AttemptStarted():
+                return replace(self, ranks=event.ranks, pace=self.pace.after("start", event.at))
+            case AttemptEnded():
+                return replace(self, ended=event)
+            case ResumedFrom():
+                return replace(self, resumed=event.step)
+            case StepReported():
+                return self._stepped(event)
+
+    def _stepped(self, event: StepReported) -> Job:
+        if not event.finite:
+            known = any(attempt == event.attempt for attempt, _ in self.bad)
+            return self if known else replace(self, bad=(*self.bad[-15:], (event.attempt, event.step)))
+        if any(attempt == event.attempt for attempt, _ in self.bad):
+            return self
+        seen = max(event.step, self.rank_steps.get(event.rank, -1))
+        tells = event.step > self.reached or (event.phase != self.pace.phase and event.rank == 0)
+        return replace(
+            self,
+            reached=max(self.reached, event.step),
+            rank_steps=self.rank_steps.set(event.rank, seen),
+            pace=self.pace.after(event.phase, event.at) if tells else self.pace,
+        )
+
+    def passed(self) -> bool:
+        """This attempt got further than all before it."""
+        return self.reached > self.best
+
+    def behind(self) -> tuple[RankPlace, ...]:
+        """The ranks that reported the lowest step, when the others are ahead; none where that says nothing."""
+        steps = {place.rank: self.rank_steps.get(place.rank, -1) for place in self.ranks}
+        if len(steps) < 2 or not self.rank_steps:
+            return ()
+        lowest = min(steps.values())
+        late = tuple(place for place in self.ranks if steps[place.rank] == lowest)
+        return late if len(late) * 2 <= len(steps) else ()
+
+    def gpus(self) -> frozenset[str]:
+        """The UUIDs that the present attempt runs on."""
+        return frozenset(gpu for place in self.ranks for gpu in place.gpus)
+
+    def nodes(self) -> frozenset[str]:
+        """The nodes that the present attempt runs on."""
+        return frozenset(place.node for place in self.ranks)
+
+
+def _checkpoint(
+    known: Checkpoint | None, event: CheckpointSealed | CheckpointFound | CheckpointVerified | CheckpointJudged
+) -> Checkpoint | None:
+    match event:
+        case CheckpointSealed():
+            verdict = known or Checkpoint(step=event.step)
+            return Checkpoint(
+                step=event.step,
+                sealed_at=event.at,
+                attempt=event.attempt,
+                parent=event.parent,
+                ranks=event.ranks,
+                written=verdict.written,
+                written_at=verdict.written_at,
+                written_why=verdict.written_why,
+            )
+        case CheckpointFound():
+            return replace(known or Checkpoint(step=event.step), sealed_at=None, problem=event.why or "it has no seal")
+        case CheckpointVerified():
+            return replace(known, problem=event.problem) if known and known.sealed_at is not None else known
+        case CheckpointJudged():
+            base = known or Checkpoint(step=event.step)
+            return replace(base, written=event.state, written_at=event.at, written_why=event.why)

@@ -1,0 +1,27 @@
+"""The life of a device (a GPU, or a whole node where nodes are what is drained)."""
+
+from __future__ import annotations
+
+from medevac.core.machine import Machine, rows
+
+IN_SERVICE = ("healthy", "restricted")
+SOFT = ("soft-draining", "soft-drained")
+HARD = ("hard-draining", "isolated")
+
+TRANSITIONS = (
+    *rows(("healthy",), "low-score", "restricted", says="its health score fell under the policy's floor"),
+    *rows(("restricted",), "order-return", "healthy", says="a person gave it back"),
+    *rows(IN_SERVICE, "pre-failure", "soft-draining", "isolate-soft", "likely to fail: no new work"),
+    *rows((*IN_SERVICE, *SOFT), "critical", "hard-draining", "isolate-hard", "failed: no work at all"),
+    *rows(("soft-draining",), "settled", "soft-drained", says="the scheduler shows it"),
+    *rows(("hard-draining",), "settled", "isolated", says="the scheduler shows it"),
+    *rows(("soft-draining", "hard-draining"), "refused", "healthy", "page", "the scheduler said no"),
+    *rows((*SOFT, *HARD), "order-return", "returning", "give-back", "a person gave it back"),
+    *rows(("returning",), "settled", "healthy", says="the scheduler shows it"),
+    *rows(("returning",), "refused", "isolated", "page", "the scheduler said no"),
+    *rows(("returning",), "critical", "hard-draining", "isolate-hard", "failed again"),
+    *rows(("returning",), "pre-failure", "soft-draining", "isolate-soft", "likely to fail again"),
+)
+
+DEVICE = Machine(name="device", initial="healthy", final=(), table=TRANSITIONS)
+OUT = (*SOFT, *HARD, "returning")

@@ -1,0 +1,249 @@
+"""Everything that deciding looks at: folded from events and decisions, never changed in place."""
+
+from __future__ import annotations
+
+from immutables import Map
+from msgspec.structs import replace
+
+from medevac.core.actions import AnyAction, JudgeCheckpoint, StartAttempt, VerifyCheckpoint
+from medevac.core.decision import Decision, Finding, Held, Incident, Moved, Part, Struct
+from medevac.core.events import (
+    ActionSettled,
+    AnyEvent,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointFound,
+    CheckpointJudged,
+    CheckpointSealed,
+    CheckpointVerified,
+    ClusterSeen,
+    EccCounted,
+    EnvironmentSeen,
+    FaultSeen,
+    JobSubmitted,
+    Node,
+    OrderGiven,
+    ResumedFrom,
+    StepReported,
+)
+from medevac.core.evidence import Evidence
+from medevac.core.job_recovery import ALIVE
+from medevac.core.jobs import Job
+from medevac.core.lineage import Doubt
+from medevac.core.node_lifecycle import DEVICE
+from medevac.core.progress import HangRule, Pace
+
+MOST_ENVIRONMENT = 64
+MOST_INCIDENTS = 1000
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """A GPU (by UUID) or a node (by name) and where it stands in its life."""
+
+    name: str
+    node: str
+    state: str = DEVICE.initial
+    since: float = 0.0
+    cause: str = ""
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """The world as the events tell it. `seq` is the place in the log of the newest event, `now` its time."""
+
+    seq: int = 0
+    now: float = 0.0
+    paused: bool = False
+    hang: HangRule = HangRule()
+    nodes: Map[str, Node] = Map()
+    owners: Map[str, str] = Map()
+    by_pci: Map[tuple[str, str], str] = Map()
+    evidence: Map[str, Evidence] = Map()
+    environment: tuple[EnvironmentSeen, ...] = ()
+    devices: Map[str, Device] = Map()
+    doubts: Map[str, tuple[Doubt, ...]] = Map()
+    jobs: Map[str, Job] = Map()
+    incidents: Map[str, Incident] = Map()
+    pending: Map[str, AnyAction] = Map()
+    held: Map[str, Held] = Map()
+    isolations: tuple[tuple[float, str], ...] = ()
+    settled: AnyAction | None = None
+
+    def apply(self, event: AnyEvent, seq: int) -> View:
+        """The view with one more event of the log."""
+        now = max(self.now, event.seen_at or event.at)
+        view = replace(self, seq=seq, now=now, settled=None)
+        match event:
+            case ClusterSeen():
+                return view._with_cluster(event)
+            case FaultSeen() | EccCounted():
+                return view._with_evidence(event)
+            case EnvironmentSeen():
+                return replace(view, environment=(*view.environment, event)[-MOST_ENVIRONMENT:])
+            case JobSubmitted():
+                if event.job in view.jobs:
+                    return view
+                return view._with_job(event.job, Job(spec=event, pace=Pace(rule=view.hang), since=now))
+            case (
+                AttemptStarted()
+                | AttemptEnded()
+                | StepReported()
+                | ResumedFrom()
+                | CheckpointSealed()
+                | CheckpointFound()
+                | CheckpointVerified()
+                | CheckpointJudged()
+            ):
+                job = view.jobs.get(event.job)
+                return view._with_job(event.job, job.apply(event)) if job else view
+            case ActionSettled():
+                return view._with_outcome(event)
+            case OrderGiven():
+                return view._with_order(event)
+            case _:
+                return view
+
+    def after(self, decision: Decision) -> View:
+        """The view with a decision taken: states moved, doubts cast, actions pending."""
+        view = self
+        for finding in decision.findings:
+            view = view._with_finding(finding)
+        for incident in decision.incidents:
+            view = replace(view, incidents=view.incidents.set(incident.id, incident))
+        for moved in decision.moved:
+            view = view._with_move(moved, decision.at)
+        for action in decision.actions:
+            view = view._with_action(action, decision.at)
+        for held in decision.held:
+            view = replace(view, held=view.held.set(held.action.id, held))
+        return view
+
+    def deadline(self) -> float | None:
+        """When time alone will make a difference next; None: never."""
+        due = [job.until for job in self.jobs.values() if job.until is not None]
+        due += [when for job in self.jobs.values() if (when := hang_deadline(job)) is not None]
+        due += [held.until for held in self.held.values() if held.until is not None]
+        return min(due, default=None)
+
+    def part(self, event: FaultSeen | EccCounted) -> Part:
+        """The part that an event speaks of: the GPU where its identity is known, else its node."""
+        uuid = event.gpu or self.by_pci.get((event.node, event.pci or ""), "")
+        if uuid:
+            return Part(domain="gpu", name=uuid, node=event.node, pci=event.pci or "")
+        return Part(domain="node", name=event.node, node=event.node, pci=event.pci or "")
+
+    def node_of(self, part: Part) -> Node | None:
+        """The node that a part belongs to, where it is known."""
+        return self.nodes.get(part.node or self.owners.get(part.name, part.name))
+
+    def device(self, name: str) -> Device:
+        """A GPU or node by name; one that was never touched is as healthy as it was found."""
+        return self.devices.get(name) or Device(name=name, node=self.owners.get(name, name))
+
+    def _with_cluster(self, event: ClusterSeen) -> View:
+        owners = {gpu.uuid: node.name for node in event.nodes for gpu in node.gpus}
+        places = {(node.name, gpu.pci): gpu.uuid for node in event.nodes for gpu in node.gpus if gpu.pci}
+        nodes = {node.name: node for node in event.nodes}
+        return replace(self, nodes=Map(nodes), owners=Map(owners), by_pci=Map(places))
+
+    def _with_evidence(self, event: FaultSeen | EccCounted) -> View:
+        name = self.part(event).name
+        known = self.evidence.get(name, Evidence())
+        more = known.with_fact(event) if isinstance(event, FaultSeen) else known.with_reading(event)
+        return self if more is known else replace(self, evidence=self.evidence.set(name, more))
+
+    def _with_job(self, name: str, job: Job) -> View:
+        return replace(self, jobs=self.jobs.set(name, job))
+
+    def _with_outcome(self, event: ActionSettled) -> View:
+        action = self.pending.get(event.action)
+        if action is None or event.outcome == "unknown":
+            return self
+        return replace(self, pending=self.pending.delete(event.action), settled=action)
+
+    def _with_order(self, event: OrderGiven) -> View:
+        if event.what in {"pause", "resume"}:
+            return replace(self, paused=event.what == "pause")
+        job = self.jobs.get(event.target)
+        if event.what == "resume-from" and job:
+            return self._with_job(event.target, replace(job, trusted=event.step))
+        return self
+
+    def _with_finding(self, finding: Finding) -> View:
+        if finding.doubt_from is None or finding.part.domain != "gpu":
+            return self
+        name = finding.part.name
+        doubt = Doubt(since=finding.doubt_from, fault_at=finding.at, why=finding.rule)
+        return replace(self, doubts=self.doubts.set(name, (*self.doubts.get(name, ()), doubt)[-8:]))
+
+    def _with_move(self, moved: Moved, at: float) -> View:
+        who, on = moved.trigger.who, moved.trigger.on
+        kept = {key: held for key, held in self.held.items() if held.trigger != moved.trigger}
+        view = self if len(kept) == len(self.held) else replace(self, held=Map(kept))
+        if moved.trigger.machine == "job":
+            return view._with_job(who, _moved(view.jobs[who], moved, at))
+        device = replace(view.device(who), state=moved.target, since=at, cause=moved.trigger.cause)
+        view = replace(view, devices=view.devices.set(who, device))
+        if moved.target in {"soft-draining", "hard-draining"}:
+            view = replace(view, isolations=(*view.isolations, (at, who))[-256:])
+        return view._returned(who, at) if on == "settled" and moved.target == "healthy" else view
+
+    def _returned(self, name: str, at: float) -> View:
+        """Repaired and given back: earlier evidence and doubt end here, incidents with nothing left out close."""
+        doubts = tuple(d if d.until is not None else replace(d, until=at) for d in self.doubts.get(name, ()))
+        view = replace(self, doubts=self.doubts.set(name, doubts), evidence=self.evidence.set(name, Evidence()))
+        for key, incident in view.incidents.items():
+            names = {finding.part.name for finding in incident.findings}
+            if name in names and all(view.device(each).state == "healthy" for each in names):
+                view = replace(view, incidents=view.incidents.set(key, replace(incident, closed=True)))
+        return view
+
+    def _with_action(self, action: AnyAction, at: float) -> View:
+        view = replace(self, pending=self.pending.set(action.id, action))
+        job = view.jobs.get(getattr(action, "job", ""))
+        if job is None:
+            return view
+        match action:
+            case StartAttempt():
+                return view._with_job(action.job, _started(job, action))
+            case VerifyCheckpoint():
+                return view._with_job(action.job, replace(job, chosen=action.step))
+            case JudgeCheckpoint():
+                known = job.checkpoints[action.step]
+                known = replace(known, written=action.state, written_at=at, written_why=action.reason)
+                return view._with_job(action.job, replace(job, checkpoints=job.checkpoints.set(action.step, known)))
+            case _:
+                return view
+
+
+def hang_deadline(job: Job) -> float | None:
+    """When the running attempt counts as hung; None for a job that never told of its progress."""
+    return job.pace.deadline() if job.state in {"proving", "running"} and job.pace.steps else None
+
+
+def _moved(job: Job, moved: Moved, at: float) -> Job:
+    over = job.state in ALIVE and moved.target not in ALIVE
+    if over:
+        passed = job.passed()
+        spared = job.on in {"critical", "pre-failure", "suspect-resume"}
+        job = replace(
+            job,
+            best=max(job.best, job.reached),
+            restarts=job.restarts + 1,
+            unproven=0 if passed else job.unproven + (0 if spared else 1),
+        )
+    if moved.trigger.blames:
+        job = replace(job, culprits=(*job.culprits, *moved.trigger.blames)[-32:])
+    return replace(job, state=moved.target, since=at, until=moved.until, on=moved.trigger.on, why=moved.trigger.why)
+
+
+def _started(job: Job, action: StartAttempt) -> Job:
+    return replace(
+        job,
+        attempt=action.attempt,
+        ranks=action.ranks,
+        resumed=action.resume_from,
+        reached=-1,
+        rank_steps=Map(),
+        ended=None,
+        pace=replace(job.pace, phase=None),
+    )
