@@ -1,0 +1,195 @@
+"""One line in, one event out: `decode_line`. Everything about a single record; files and streams are elsewhere."""
+
+from __future__ import annotations
+
+import re
+
+from medevac.core.events import FaultSeen
+from medevac.decode import amd, network, nvrm, pcie, sxid, system, xid
+from medevac.decode.context import Context
+from medevac.decode.prefix import Head, split
+from medevac.decode.reading import Details, Reading
+from medevac.decode.wrapper import unwrap
+
+MAX_LINE = 8192  # bytes of a line that are read: no kernel record is longer
+_BEFORE = 2048  # of a longer line, as many bytes before the first word of a fault
+
+_ANSI = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
+_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
+_WORDS = re.compile(rb"NVRM|SXid|AER: |mlx5|oom-kill|Kill(?:ed)? process|Hardware Error", re.IGNORECASE)
+_QUOTED = re.compile(r"NVRM\s{0,4}:|nvidia-nvswitch\d{1,3}:", re.IGNORECASE)
+_OWN_CLOCK = re.compile(r"\[ {0,8}(\d{1,12}\.\d{1,9})\] (?:\[ {0,8}[TC]\d{1,9}\] )?$")
+_KERNEL_TAG = re.compile(r"^[^:\[]{0,64}?\d{1,2}:\d\d:\d\d[^:\[]{0,300} kernel: (?:\[ {0,8}\d{1,12}\.\d{1,9}\] )?$")
+_CLOCK_SET = re.compile(
+    r"setting system clock to .{0,60}\((\d{9,11})\)|audit\((\d{9,11}\.\d{1,3}):\d{1,9}\): state=initialized"
+)
+_MANAGERS = ("nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager", "nv-hostengine")
+_CARRIERS = ("systemd-networkd", "NetworkManager")
+_MANAGER_TAG = re.compile(r"(nv-fabricmanager|nvidia-fabricmanager)(?:\[(\d{1,10})\])?: ")
+_MANAGER_LEVEL = re.compile(r"\[(?:ERROR|FATAL|CRITICAL)\] \[tid \d{1,10}\] ")
+_MANAGER_TROUBLE = re.compile(r"fail|error|abort|fatal|unable|don't match|not match|timed? ?out", re.IGNORECASE)
+
+
+def decode_line(raw: bytes | str, ctx: Context) -> FaultSeen | None:
+    """Read one record (a line; its own line breaks inside are allowed).
+
+    Gives None for what is no fault. `kind` is "unread" where a fault's words stand in a line that the driver did not
+    write. `file` and `line` are left to the caller. Never raises, whatever the bytes.
+    """
+    text = clean(raw)
+    head = unwrap(text, ctx.clock) if text.startswith("{") else None
+    if head is None:
+        head = split(text, ctx.clock)
+    if not head.node:
+        head.node = ctx.node
+    reading = read_message(head) if head.kernel else read_program(head)
+    if reading is None:
+        remember(head, ctx)
+        return None
+    return build(head, reading, text, ctx)
+
+
+def clean(raw: bytes | str) -> str:
+    """The text of a record: cut to MAX_LINE around its first word of a fault, without colours, NULs and line ends."""
+    if isinstance(raw, bytes):
+        if len(raw) > MAX_LINE:
+            raw = window(raw)
+        raw = raw.decode("utf-8", "replace")
+    elif len(raw) > MAX_LINE:
+        raw = window(raw.encode("utf-8", "replace")).decode("utf-8", "replace")
+    text = raw.rstrip("\r\n")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    if "\0" in text:
+        text = text.replace("\0", "")
+    return text
+
+
+def window(raw: bytes) -> bytes:
+    """The part of a long line that is read. JSON is left whole: it cannot be read in part."""
+    if raw.startswith(b"{"):
+        return raw
+    found = _WORDS.search(raw)
+    start = max(0, found.start() - _BEFORE) if found else 0
+    return raw[start : start + MAX_LINE]
+
+
+def read_message(head: Head) -> Reading | None:
+    """What the kernel said."""
+    text = head.message
+    if text.startswith("NVRM:"):
+        return xid.parse(text) or nvrm.parse(text)
+    if text.startswith("nvidia-nvswitch"):
+        return sxid.parse(text)
+    if "#012" in text or "\\x" in text:
+        text = head.message = _ESCAPED.sub(lambda m: chr(int(m[1], 16)), text.replace("#012", "\n"))
+    quoted = _QUOTED.search(text)
+    if quoted:
+        return _inside(head, quoted)
+    return _device(text) or system.parse(text) or network.parse_nfs(text) or _manager(head, text)
+
+
+def _device(text: str) -> Reading | None:
+    if "amdgpu" in text:
+        reading = amd.parse(text)
+        if reading:
+            return reading
+    return pcie.parse(text) or network.parse(text)
+
+
+def _inside(head: Head, quoted: re.Match[str]) -> Reading | None:
+    """A driver's name inside the text: its own line behind an unknown prefix, or somebody's quotation."""
+    text, at = head.message, quoted.start()
+    before, own = text[:at], text[at:]
+    clock = _OWN_CLOCK.search(before)
+    mine = not before.strip() or clock is not None or _KERNEL_TAG.match(before) is not None
+    reading = xid.parse(own) or sxid.parse(own) or nvrm.parse(own)
+    if mine or reading is None:
+        head.message = own
+        return reading if mine else None
+    if reading.kind in {"xid", "sxid", "fell_off"}:
+        return reading._replace(kind="unread", pid=None, process=None, details={"quoted": reading.kind})
+    return None
+
+
+def read_program(head: Head) -> Reading | None:
+    """What a program of user space said: few are believed, and only about their own business."""
+    text = head.message
+    if head.program.startswith(_MANAGERS):
+        return _manager(head, text)
+    if head.program.startswith(_CARRIERS):
+        return network.parse_carrier(text)
+    quoted = _QUOTED.search(text)
+    if quoted is None:
+        return None
+    own = text[quoted.start() :]
+    reading = xid.parse(own) or sxid.parse(own) or nvrm.parse(own)
+    if reading is None or reading.kind not in {"xid", "sxid", "fell_off"}:
+        return None
+    return Reading("unread", reading.code, reading.pci, details={"quoted": reading.kind})
+
+
+def _manager(head: Head, text: str) -> Reading | None:
+    """The Fabric Manager's own log, or its lines in syslog."""
+    if "NVSwitch" in text and (switch := sxid.parse_manager(text)):
+        return switch
+    tag = _MANAGER_TAG.match(text)
+    program, pid = (tag[1], tag[2]) if tag else (head.program, head.pid)
+    if tag or program:
+        if not _MANAGER_TROUBLE.search(text):
+            return None
+        return Reading("fabric_manager", pid=int(pid) if pid else None, process=program)
+    return Reading("fabric_manager") if _MANAGER_LEVEL.match(text) else None
+
+
+def remember(head: Head, ctx: Context) -> None:
+    """Lines that are no fault, but tell how to read others."""
+    text = head.message
+    if head.uptime is not None and (match := _CLOCK_SET.search(text)):
+        ctx.clock.joined(head.node, head.uptime, float(match[1] or match[2]))
+    elif text.startswith("Linux version "):
+        ctx.clock.booted(head.node)
+    elif text.startswith("BERT: Error records"):
+        ctx.previous_boot[head.node] = head.uptime or 0.0
+    elif text.startswith("EINJ: ") or "Machine check injector" in text:
+        ctx.injected.add(head.node)
+
+
+def build(head: Head, reading: Reading, text: str, ctx: Context) -> FaultSeen:
+    """The event of a reading, with what the context adds."""
+    kind, code, pci, pid, process, details = reading
+    node = head.node
+    gpu = None
+    if pci is not None:
+        if "gpu_uuid" in details:
+            ctx.gpus[node, pci] = str(details["gpu_uuid"])
+        gpu = ctx.gpus.get((node, pci))
+    if head.extra is not None:
+        details = {**details, **head.extra}
+    if kind == "xid":
+        if "unit" in details and node in ctx.drivers:
+            details["driver"] = ctx.drivers[node]
+    elif kind == "nvrm_info" and "driver" in details:
+        ctx.drivers[node] = str(details["driver"])
+    elif kind == "mce":
+        details = _machine_check(head, details, ctx)
+    return FaultSeen(
+        at=head.at,
+        kind=kind,
+        code=code,
+        node=node,
+        pci=pci,
+        gpu=gpu,
+        pid=pid,
+        process=process,
+        details=details,
+        raw=text if len(text) <= MAX_LINE else text[:MAX_LINE],
+    )
+
+
+def _machine_check(head: Head, details: Details, ctx: Context) -> Details:
+    """A record of the boot before this one, or of a test, says so."""
+    before = ctx.previous_boot.get(head.node)
+    if before is not None and head.uptime is not None and 0 <= head.uptime - before < 2:
+        details = {**details, "previous_boot": "yes"}
+    return {**details, "injected": "yes"} if head.node in ctx.injected else details

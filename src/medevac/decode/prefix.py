@@ -1,0 +1,232 @@
+"""What stands before the message of a line: time, host, program, priority, in any mix that loggers make.
+
+A line is read from the left as a row of known pieces, in any order and number. What is left is the message. Whether
+the kernel itself spoke is part of the answer (`kernel`): a syslog tag of any other program says that it did not.
+"""
+
+from __future__ import annotations
+
+import re
+
+from medevac.decode.clock import Clock, month_number
+from medevac.decode.reading import Details
+
+
+class Head:
+    """The prefix of one line: `message` is the rest, `at` 0.0 when the prefix has no absolute time."""
+
+    __slots__ = ("at", "extra", "kernel", "message", "node", "pid", "program", "uptime")
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        self.at = 0.0
+        self.node = ""
+        self.program = ""
+        self.pid: int | None = None
+        self.kernel = True
+        self.uptime: float | None = None
+        self.extra: Details | None = None
+
+    def note(self, name: str, value: int) -> None:
+        """Keep a number of the frame (prio, seq, usec, repeat) for the details."""
+        if self.extra is None:
+            self.extra = {}
+        self.extra[name] = value
+
+
+_ISO = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)([.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)?"
+# The common case in one go: syslog or ISO date, host, program; kernel seconds; caller.
+_COMMON = re.compile(
+    rf"(?:(?:([A-Z][a-z]{{2}}) ([ \d]\d) (\d\d:\d\d:\d\d)|{_ISO}) "
+    r"(\S{1,255}) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?: )?"
+    r"(?:\[ {0,8}(\d{1,12}\.\d{1,9})\] )?"
+)
+_KMSG = re.compile(r"(\d{1,4}),(\d{1,12}),(\d{1,18}),[^;]{0,200};")
+_PRIORITY = re.compile(r"<(\d{1,3})>")
+_RFC5424 = re.compile(
+    rf"1 {_ISO} (\S{{1,255}}) (\S{{1,64}}) (\S{{1,128}}) (\S{{1,64}}) (?:-|\[[^\]]{{0,2000}}\]) ?(?:\ufeff)?"
+)
+_ISO_AT = re.compile(rf"{_ISO}(?= |$)")
+_CRI = re.compile(r" (?:stdout|stderr) [FP] ")
+_SYSLOG = re.compile(
+    r"(?:(\d{4}) )?([^\W\d_]{3,10}\.?|\d{1,2}月) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))?(?= )"
+)
+_HOST_TAG = re.compile(r" (\S{1,255}) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?: ?")
+_HOST_DRIVER = re.compile(r" (\S{1,255}) (?=NVRM|nvidia-nvswitch)")
+_HOST_KERNEL = re.compile(r" ?(\S{1,255}) kernel: ")
+_KERNEL = re.compile(r" ?kernel: ")
+_UPTIME = re.compile(r" ?\[ {0,8}(\d{1,12}\.\d{1,9})\] ?")
+_DELTA = re.compile(r"\[ {0,8}\+\d{1,9}\.\d{1,9}\] ?")
+_CALLER = re.compile(r"\[ {0,8}[TC]\d{1,9}\] ?")
+_DMESG_T = re.compile(r"\[(?:[^\W\d_]{2,4}\.? )?([^\W\d_]{3,5}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\] ?")
+_MANAGER = re.compile(r"\[([A-Z][a-z]{2}) (\d\d) (\d{4}) (\d\d:\d\d:\d\d)\] ?")
+_BRACKET_ISO = re.compile(rf"\[{_ISO}\]:? ?")
+_FACILITY = re.compile(
+    r"(?:kern|user|daemon|syslog|auth|local\d) {0,4}:\s?(?:emerg|alert|crit|err|warn|notice|info|debug) {0,4}: "
+)
+_TALOS = re.compile(r"([\w.:-]{1,255}): (?:kern|user|daemon): {1,2}\w{3,8}: (?=\[\d{4}-)")
+_FAN_OUT = re.compile(
+    r"([\w.-]{1,255})(?: {1,8}\| |: )"
+    r"(?=<\d|\[ {0,8}\d{1,12}\.\d|\[[A-Z][a-z]{2} [A-Z]|\d{4}-\d\d-\d\d[T ]"
+    r"|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:|NVRM:|kernel: )"
+)
+_FAN_BAR = re.compile(r"([\w.-]{1,255}) {1,8}\| ")
+_REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?")
+_DRIVER_TAGS = ("NVRM", "nvidia-nvswitch", "mlx5_core", "infiniband", "amdgpu")
+
+
+def split(line: str, clock: Clock) -> Head:
+    """Take `line` (one record, no wrapper of JSON) apart."""
+    match = _COMMON.match(line)
+    head = Head(line)
+    if match is None:  # pragma: no cover - every part of the pattern is optional
+        return head
+    position = match.end()
+    if position:
+        position = _common(head, match, clock)
+    first = line[position : position + 1]
+    if first != "N" or not line.startswith("NVRM", position):
+        position = _pieces(head, line, position, clock)
+    if position:
+        head.message = line[position:]
+    return head
+
+
+def _common(head: Head, match: re.Match[str], clock: Clock) -> int:
+    month, day, hms, date, fraction, zone, host, program, pid, uptime = match.groups()
+    if host:
+        if program.startswith(_DRIVER_TAGS):  # a shipper that left out the tag
+            return 0
+        if month:
+            head.at = clock.syslog(month, day, hms)
+        else:
+            head.at = clock.iso(date, fraction, zone)
+        head.node = host
+        if program != "kernel":
+            _user(head, program, pid)
+    if uptime:
+        _kernel_seconds(head, float(uptime), clock)
+    return match.end()
+
+
+def _user(head: Head, program: str, pid: str | None) -> None:
+    head.program = program
+    head.pid = int(pid) if pid else None
+    head.kernel = program in {"kernel", "vmkernel"}
+
+
+def _kernel_seconds(head: Head, uptime: float, clock: Clock) -> None:
+    head.uptime = uptime
+    if not head.at:
+        head.at = clock.uptime(head.node, uptime)
+    elif head.kernel:
+        clock.joined(head.node, uptime, head.at)
+
+
+def _pieces(head: Head, line: str, position: int, clock: Clock) -> int:
+    """Take known pieces off the left until none fits; gives where the message begins."""
+    for _ in range(12):
+        taken = _piece(head, line, position, clock)
+        if taken == position:
+            break
+        position = taken
+    return position
+
+
+def _piece(head: Head, line: str, at: int, clock: Clock) -> int:
+    first = line[at : at + 1]
+    if first == "[":
+        return _bracket(head, line, at, clock)
+    if first == "<":
+        return _priority(head, line, at, clock)
+    if first.isdigit():
+        return _digits(head, line, at, clock)
+    if first == " ":
+        return at + len(line[at : at + 64]) - len(line[at : at + 64].lstrip(" "))
+    return _word(head, line, at, clock) if first else at
+
+
+def _bracket(head: Head, line: str, at: int, clock: Clock) -> int:
+    if match := _UPTIME.match(line, at):
+        _kernel_seconds(head, float(match[1]), clock)
+    elif match := _DMESG_T.match(line, at):
+        head.at = clock.dated(match[4], match[1], match[2], match[3])
+    elif match := _MANAGER.match(line, at):
+        head.at = clock.dated(match[3], match[1], match[2], match[4])
+    elif match := _BRACKET_ISO.match(line, at):
+        head.at = clock.iso(match[1], match[2], match[3])
+    else:
+        match = _DELTA.match(line, at) or _CALLER.match(line, at)
+    if match is None:
+        return at
+    if (name := _HOST_KERNEL.match(line, match.end())) and not head.node:
+        head.node = name[1]
+        return name.end()
+    return match.end()
+
+
+def _priority(head: Head, line: str, at: int, clock: Clock) -> int:
+    match = _PRIORITY.match(line, at)
+    if match is None:
+        return at
+    head.note("prio", int(match[1]))
+    rfc = _RFC5424.match(line, match.end())
+    if rfc is None:
+        return match.end()
+    head.at = clock.iso(rfc[1], rfc[2], rfc[3])
+    head.node = "" if rfc[4] == "-" else rfc[4]
+    if rfc[5] not in {"kernel", "-"}:
+        _user(head, rfc[5], rfc[6] if rfc[6].isdecimal() else None)
+    return rfc.end()
+
+
+def _digits(head: Head, line: str, at: int, clock: Clock) -> int:
+    if match := _KMSG.match(line, at):
+        head.note("prio", int(match[1]))
+        head.note("seq", int(match[2]))
+        head.note("usec", int(match[3]))
+        _kernel_seconds(head, int(match[3]) / 1e6, clock)
+        return match.end()
+    if match := _ISO_AT.match(line, at):
+        head.at = clock.iso(match[1], match[2], match[3])
+        if cri := _CRI.match(line, match.end()):
+            return cri.end()
+        return _host(head, line, match.end())
+    return _word(head, line, at, clock)
+
+
+def _word(head: Head, line: str, at: int, clock: Clock) -> int:
+    if match := _KERNEL.match(line, at):
+        return match.end()
+    if match := _FACILITY.match(line, at):
+        return match.end()
+    if match := _REPEATED.match(line, at):
+        head.note("repeat", int(match[1]))
+        return match.end()
+    if (match := _SYSLOG.match(line, at)) and month_number(match[2].rstrip(".")):
+        year, month, day, hms, late = match.groups()
+        head.at = clock.dated(year or late, month, day, hms) if year or late else clock.syslog(month, day, hms)
+        return _host(head, line, match.end())
+    if (
+        not head.node
+        and not head.at
+        and (match := _TALOS.match(line, at) or _FAN_OUT.match(line, at) or _FAN_BAR.match(line, at))
+    ):
+        head.node = match[1]
+        return match.end()
+    return at
+
+
+def _host(head: Head, line: str, at: int) -> int:
+    """Host and program after a date."""
+    match = _HOST_TAG.match(line, at)
+    if match is None or match[2].startswith(_DRIVER_TAGS):
+        only = _HOST_DRIVER.match(line, at)
+        if only and only[1] != "kernel:":
+            head.node = only[1]
+            return only.end()
+        return at
+    head.node = match[1]
+    if match[2] != "kernel":
+        _user(head, match[2], match[3])
+    return match.end()
