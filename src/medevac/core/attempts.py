@@ -1,0 +1,142 @@
+"""What a job's own events mean for its recovery: it started, moved on, went bad, hung, ended."""
+
+from __future__ import annotations
+
+from medevac.core.actions import StartAttempt, VerifyCheckpoint
+from medevac.core.decision import Trigger
+from medevac.core.events import (
+    ActionSettled,
+    AnyEvent,
+    AttemptEnded,
+    AttemptStarted,
+    CheckpointVerified,
+    JobSubmitted,
+    OrderGiven,
+    ResumedFrom,
+    StepReported,
+    TimePassed,
+)
+from medevac.core.jobs import Job
+from medevac.core.policy import Policy
+from medevac.core.recover import runs_from_suspect
+from medevac.core.view import View, hang_deadline
+
+DRAINED, HARDWARE = 83, 84
+
+
+def triggers(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
+    """What this event may move, in order; the state machine decides whether it does."""
+    match event:
+        case TimePassed():
+            return [trigger for name, job in view.jobs.items() for trigger in _due(name, job, view)]
+        case OrderGiven():
+            return [_of(event.target, f"order-{event.what}", f"by order of {event.who}")]
+        case ActionSettled():
+            return _settled(view, event)
+    name = getattr(event, "job", "")
+    job = view.jobs.get(name)
+    if job is None or getattr(event, "attempt", job.attempt) != job.attempt:
+        return []
+    match event:
+        case JobSubmitted():
+            return [_of(name, "submitted")]
+        case AttemptStarted():
+            return [_of(name, "started")]
+        case StepReported() if not event.finite:
+            return [_of(name, "non-finite", f"rank {event.rank} reports a non-finite value at step {event.step}")]
+        case StepReported() if event.step > job.best:
+            return (
+                [_of(name, "progress", f"step {event.step} passed {job.best}")] if job.best >= 0 or event.step else []
+            )
+        case ResumedFrom() if runs_from_suspect(job, view):
+            return [
+                _of(name, "suspect-resume", f"rank {event.rank} loaded step {event.step}, which is not known clean")
+            ]
+        case AttemptEnded():
+            return [_ended(job, event, view, policy)]
+        case CheckpointVerified() if event.step == job.chosen:
+            return [_of(name, "good-checkpoint" if event.ok else "bad-checkpoint", event.problem)]
+    return []
+
+
+def _of(who: str, on: str, why: str = "", blames: tuple[str, ...] = ()) -> Trigger:
+    return Trigger(machine="job", who=who, on=on, why=why, blames=blames)
+
+
+def _due(name: str, job: Job, view: View) -> list[Trigger]:
+    hang = hang_deadline(job)
+    if hang is not None and view.now >= hang:
+        late = job.behind()
+        who = f"; behind the others: rank {', '.join(str(place.rank) for place in late)}" if late else ""
+        limit = (
+            f"{view.now - job.pace.since:.1f} s in phase {job.pace.phase}, the limit is {hang - job.pace.since:.1f} s"
+        )
+        blames = late[0].gpus if len(late) == 1 else ()
+        return [_of(name, "hung", limit + who, blames)]
+    return [_of(name, "due", "its time is up")] if job.until is not None and view.now >= job.until else []
+
+
+def _settled(view: View, event: ActionSettled) -> list[Trigger]:
+    action = view.settled
+    if event.outcome in {"refused", "unsupported"}:
+        if isinstance(action, StartAttempt):
+            return [_of(action.job, "refused", event.why)]
+        if isinstance(action, VerifyCheckpoint):
+            return [_of(action.job, "bad-checkpoint", event.why)]
+    return []
+
+
+def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy) -> Trigger:
+    name, recovery = job.spec.job, policy.recovery
+    told = f"attempt {event.attempt} ended with {_code(event)}"
+    if event.code == 0 and not _tainted(job, view):
+        return _of(name, "completed", told)
+    if policy.mode == "monitor" or not job.spec.policy.enabled:
+        return _of(name, "only-watched", told)
+    if job.state in {"leaving", "stopping"} or event.code == DRAINED:
+        told = job.why or told
+    elif not job.passed() and event.code in recovery.user_code_exits:
+        return _of(name, "user-code", f"{told}: the command itself is wrong")
+    most = job.spec.policy.max_restarts if job.spec.policy.max_restarts is not None else recovery.max_restarts
+    if _same_bad_step_again(job, view):
+        return _of(name, "user-code", f"a non-finite value at step {job.bad[-1][1]} again, without a hardware fault")
+    if not job.passed() and not _spared(job) and job.unproven + 1 >= recovery.attempts_without_progress:
+        why = f"{job.unproven + 1} attempts in a row passed no earlier step (the best is {max(job.best, 0)}); last: {told}"
+        return _of(name, "no-progress", why)
+    if job.restarts >= most:
+        return _of(name, "too-many", f"{job.restarts} restarts, the most allowed; last: {told}")
+    return _of(name, "failed", told, _blamed(job, event))
+
+
+def _tainted(job: Job, view: View) -> bool:
+    """Its results cannot be trusted: NaN was seen, a GPU of it was in doubt while it ran, or it began from doubt."""
+    if any(attempt == job.attempt for attempt, _ in job.bad) or runs_from_suspect(job, view):
+        return True
+    return any(d.until is None for gpu in job.gpus() for d in view.doubts.get(gpu, ()))
+
+
+def _spared(job: Job) -> bool:
+    return job.on in {"critical", "pre-failure", "suspect-resume"}
+
+
+def _same_bad_step_again(job: Job, view: View) -> bool:
+    steps = [step for _, step in job.bad]
+    hardware = any(job.gpus() & {gpu for gpu, doubts in view.doubts.items() if doubts})
+    return job.on == "non-finite" and not hardware and len(steps) > 1 and steps[-1] in steps[:-1]
+
+
+def _blamed(job: Job, event: AttemptEnded) -> tuple[str, ...]:
+    """The GPUs of the rank that died first by itself, or of one that said its hardware is suspect."""
+    if event.why:
+        return ()
+    suspects = [exit_ for exit_ in event.exits if exit_.code == HARDWARE] or list(event.exits[:1])
+    homes = {place.rank: place.gpus for place in job.ranks}
+    times = 2 if suspects and suspects[0].code == HARDWARE else 1
+    return homes.get(suspects[0].rank, ()) * times if suspects and suspects[0].code not in {0, DRAINED} else ()
+
+
+def _code(event: AttemptEnded) -> str:
+    first = event.exits[0] if event.exits else None
+    if first and first.signal:
+        return f"signal {first.signal} of rank {first.rank}"
+    return f"exit code {event.code}"

@@ -1,0 +1,184 @@
+"""The whole policy on one screen: what an event means, who is to blame, what should be done, what holds it back."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from medevac.core import attempts, recover
+from medevac.core.actions import AnyAction, GiveBack, Isolate, Page
+from medevac.core.correlate import caused, correlate, is_new
+from medevac.core.decision import Decision, Finding, Moved, Trigger
+from medevac.core.events import (
+    ActionSettled,
+    AnyEvent,
+    CheckpointFound,
+    CheckpointJudged,
+    CheckpointSealed,
+    CheckpointVerified,
+    EccCounted,
+    EnvironmentSeen,
+    FaultSeen,
+    OrderGiven,
+    StepReported,
+    TimePassed,
+)
+from medevac.core.guards import harmless, screen
+from medevac.core.node_lifecycle import DEVICE
+from medevac.core.policy import Policy
+from medevac.core.rules import findings
+from medevac.core.view import View
+
+RESPONSES = {"hard": "critical", "soft": "pre-failure"}
+
+
+def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
+    """What to make of `event`, which `view` has taken in already. Pure: the same answer for ever."""
+    empty = Decision(id=f"D{view.seq}", cause=view.seq, at=view.now, policy=policy.digest)
+    found = _found(view, event, policy)
+    incidents = correlate(view, found, policy.correlation)
+    if isinstance(event, EnvironmentSeen):
+        incidents = caused(view, event, policy.correlation)
+    decision = replace(empty, findings=found, incidents=incidents)
+    work = view.after(decision)
+    for trigger in _triggers(work, event, found, policy):
+        decision, work = _take(decision, work, trigger, policy)
+    decision, work = _judge(decision, work, event, policy)
+    for trigger in _second_thoughts(work, event, policy):
+        decision, work = _take(decision, work, trigger, policy)
+    return replace(decision, reason=_reason(decision))
+
+
+def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
+    if not isinstance(event, FaultSeen | EccCounted):
+        return ()
+    part = view.part(event)
+    evidence = view.evidence.get(part.name)
+    if evidence is None:
+        return ()
+    new = (f for f in findings(event, part, evidence, view.evidence, policy) if is_new(f, view, policy.correlation))
+    return tuple(new)
+
+
+def _triggers(view: View, event: AnyEvent, found: tuple[Finding, ...], policy: Policy) -> list[Trigger]:
+    """Devices first, so that a job is never placed on what is going out; then what was held back and may be tried."""
+    named = {f.part.name: i.id for i in view.incidents.values() for f in i.findings}
+    hardware = [
+        Trigger(machine="device", who=f.part.name, on=RESPONSES[f.response], why=f.meaning, cause=named[f.part.name])
+        for f in found
+        if f.response in RESPONSES
+    ]
+    jobs = []
+    for name, job in view.jobs.items():
+        worst = recover.hit(job, found)
+        if worst:
+            why = f"{worst.part.name} on {worst.part.node}: {worst.meaning}"
+            jobs.append(
+                Trigger(machine="job", who=name, on=RESPONSES[worst.response], why=why, cause=named[worst.part.name])
+            )
+    return [*hardware, *_of_device(view, event), *jobs, *attempts.triggers(view, event, policy), *_again(view, event)]
+
+
+def _of_device(view: View, event: AnyEvent) -> list[Trigger]:
+    if isinstance(event, OrderGiven) and event.what == "return":
+        return [Trigger(machine="device", who=event.target, on="order-return", why=f"by order of {event.who}")]
+    action = view.settled
+    if isinstance(event, ActionSettled) and isinstance(action, Isolate | GiveBack):
+        on = "settled" if event.outcome == "done" else "refused"
+        return [Trigger(machine="device", who=action.gpu or action.node, on=on, why=event.why, cause=action.cause)]
+    return []
+
+
+def _again(view: View, event: AnyEvent) -> list[Trigger]:
+    """What a guard held back and may pass now."""
+    resumed = isinstance(event, OrderGiven) and event.what == "resume"
+    if not resumed and not isinstance(event, TimePassed):
+        return []
+    due = [h for h in view.held.values() if (h.until is not None and view.now >= h.until)]
+    due += [h for h in view.held.values() if resumed and h.guard == "paused"]
+    return list(dict.fromkeys(held.trigger for held in due))
+
+
+def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> tuple[Decision, View]:
+    """One trigger followed through its state machine and the guards."""
+    planned = _device_step(view, trigger) if trigger.machine == "device" else recover.step(view, trigger, policy)
+    if planned is None:
+        return decision, view
+    moved, actions = planned
+    held = screen(view, actions, trigger, policy)
+    if held:
+        spared = {h.action.id for h in held}
+        passing = tuple(action for action in actions if action.id not in spared and harmless(action))
+        change = replace(decision, moved=(), actions=passing, held=tuple(held), findings=(), incidents=())
+    else:
+        change = replace(decision, moved=(moved,), actions=actions, held=(), findings=(), incidents=())
+    return _with(decision, change), view.after(change)
+
+
+def _with(decision: Decision, change: Decision) -> Decision:
+    return replace(
+        decision,
+        moved=(*decision.moved, *change.moved),
+        actions=(*decision.actions, *change.actions),
+        held=(*decision.held, *change.held),
+    )
+
+
+def _device_step(view: View, trigger: Trigger) -> tuple[Moved, tuple[AnyAction, ...]] | None:
+    device = view.device(trigger.who)
+    transition = DEVICE.step(device.state, trigger.on)
+    if transition is None:
+        return None
+    gpu = trigger.who if trigger.who in view.owners else ""
+    same = {"cause": trigger.cause, "reason": trigger.why}
+    actions: tuple[AnyAction, ...] = ()
+    match transition.act:
+        case "isolate-soft":
+            name = f"{trigger.who}/isolate-soft/{trigger.cause}"
+            actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="soft", **same),)
+        case "isolate-hard":
+            name = f"{trigger.who}/isolate-hard/{trigger.cause}"
+            text = f"{trigger.who} on {device.node} is taken out: {trigger.why}"
+            page = Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same)
+            actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="hard", **same), page)
+        case "give-back":
+            actions = (GiveBack(id=f"{trigger.who}/give-back/{view.seq}", node=device.node, gpu=gpu, **same),)
+        case "page":
+            text = f"{trigger.who} on {device.node}: the scheduler refused: {trigger.why}"
+            actions = (Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same),)
+    return Moved(trigger=trigger, source=device.state, target=transition.target), actions
+
+
+def _judge(decision: Decision, view: View, event: AnyEvent, policy: Policy) -> tuple[Decision, View]:
+    """Verdicts on checkpoints that this event changed."""
+    doubtful = isinstance(event, StepReported) and not event.finite
+    touched = isinstance(event, CheckpointSealed | CheckpointFound | CheckpointVerified | CheckpointJudged)
+    if not (touched or doubtful or any(f.doubt_from is not None for f in decision.findings)):
+        return decision, view
+    for action in recover.judgements(view, view.now):
+        trigger = Trigger(machine="job", who=action.job, on="judged", why=action.reason)
+        held = tuple(screen(view, (action,), trigger, policy))
+        if held and held[0].action.id in view.held:
+            continue
+        change = replace(decision, moved=(), actions=() if held else (action,), held=held, findings=(), incidents=())
+        decision, view = _with(decision, change), view.after(change)
+    return decision, view
+
+
+def _second_thoughts(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
+    """A running attempt whose checkpoint has just become suspect."""
+    del event, policy
+    return [
+        Trigger(machine="job", who=name, on="suspect-resume", why=f"step {job.resumed}, which it loaded, is in doubt")
+        for name, job in view.jobs.items()
+        if job.state in {"proving", "running", "starting"} and recover.runs_from_suspect(job, view)
+    ]
+
+
+def _reason(decision: Decision) -> str:
+    said = [f"{f.part.name}: {f.meaning}" for f in decision.findings]
+    said += [
+        f"{m.trigger.who}: {m.source} -> {m.target}" + (f" ({m.trigger.why})" if m.trigger.why else "")
+        for m in decision.moved
+    ]
+    said += [f"held by {h.guard}: {h.why}" for h in decision.held]
+    return "; ".join(dict.fromkeys(said))

@@ -1,0 +1,261 @@
+"""What a job needs: the triggers an event gives its state machine, and the actions behind each transition's name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from medevac.core.actions import (
+    AnyAction,
+    FinishJob,
+    HoldJob,
+    JudgeCheckpoint,
+    Page,
+    PointClean,
+    ReleaseJob,
+    RequestCheckpoint,
+    StartAttempt,
+    StopAttempt,
+    VerifyCheckpoint,
+)
+from medevac.core.decision import Finding, Moved, Trigger
+from medevac.core.events import RankPlace
+from medevac.core.job_recovery import JOB
+from medevac.core.jobs import Job
+from medevac.core.lineage import newest_clean, verdicts
+from medevac.core.node_lifecycle import IN_SERVICE
+from medevac.core.placement import place
+from medevac.core.policy import Policy
+from medevac.core.view import View
+
+GAVE_UP = 4
+HANDS_ON = {"no-progress", "too-many"}
+
+
+def step(view: View, trigger: Trigger, policy: Policy) -> tuple[Moved, tuple[AnyAction, ...]] | None:
+    """The transition of a job on a trigger and what it takes; None where the trigger means nothing in its state."""
+    job = view.jobs.get(trigger.who)
+    if job is None:
+        return None
+    trigger = _resolved(job, view, trigger, policy)
+    transition = JOB.step(job.state, trigger.on)
+    if transition is None:
+        return None
+    moved = Moved(
+        trigger=trigger,
+        source=job.state,
+        target=transition.target,
+        until=_until(job, transition.target, trigger, view, policy),
+    )
+    return moved, tuple(ACTS[transition.act](job, view, trigger, policy))
+
+
+def out_for(job: Job, view: View, policy: Policy) -> frozenset[str]:
+    """GPUs and nodes that the job must not be placed on: out of service, blamed in an open incident, or twice the
+    first to crash in this job.
+    """
+    out = {name for name, device in view.devices.items() if device.state not in IN_SERVICE}
+    blamed = {
+        finding.part.name
+        for incident in view.incidents.values()
+        if not incident.closed
+        for finding in incident.findings
+        if finding.response in {"soft", "hard"}
+    }
+    crashed = {gpu for gpu, times in Counter(job.culprits).items() if times >= policy.recovery.same_gpu_crashes}
+    return frozenset(out | blamed | crashed)
+
+
+def places(job: Job, view: View, policy: Policy) -> tuple[RankPlace, ...] | None:
+    """Where its next attempt goes; None while nothing is usable."""
+    nodes = tuple(view.nodes.values())
+    return place(nodes, job.spec.ranks, job.spec.gpus_per_rank, out_for(job, view, policy), job.ranks)
+
+
+def judgements(view: View, at: float) -> Iterable[JudgeCheckpoint]:
+    """Verdicts that differ from what the lineage files say (a clean one is written only over another)."""
+    del at
+    for name, job in view.jobs.items():
+        for number, verdict in verdicts(job, view.doubts).items():
+            known = job.checkpoints[number]
+            if verdict.state == (known.written or "clean"):
+                continue
+            yield JudgeCheckpoint(
+                id=f"{name}/judge/{number}/{known.attempt}/{verdict.state}",
+                job=name,
+                step=number,
+                state=verdict.state,
+                reason=verdict.why or "sealed anew",
+            )
+
+
+def runs_from_suspect(job: Job, view: View) -> bool:
+    """The present attempt loaded a checkpoint that is not known clean."""
+    if job.resumed is None or job.resumed == job.trusted or job.spec.policy.lineage == "none":
+        return False
+    verdict = verdicts(job, view.doubts).get(job.resumed)
+    return verdict is not None and verdict.state != "clean"
+
+
+def hit(job: Job, findings: Iterable[Finding]) -> Finding | None:
+    """The worst of these findings about something that the running attempt uses."""
+    mine = [f for f in findings if f.part.name in job.gpus() or f.part.name in job.nodes()]
+    acting = [f for f in mine if f.response in {"soft", "hard"}]
+    return min(acting, key=lambda f: f.response != "hard", default=None)
+
+
+def _resolved(job: Job, view: View, trigger: Trigger, policy: Policy) -> Trigger:
+    """Going on may turn out otherwise: nothing saved, nothing clean, nowhere to run."""
+    on = trigger.on
+    if (job.state, on) in {("backing-off", "due"), ("choosing", "bad-checkpoint")}:
+        on = _next(job, view, policy) or on
+    if on in {"nothing-saved", "good-checkpoint"} and places(job, view, policy) is None:
+        on = "no-place"
+    why = trigger.why if on == trigger.on else ""
+    return Trigger(
+        machine="job", who=trigger.who, on=on, why=why, cause=trigger.cause or job.why, blames=trigger.blames
+    )
+
+
+def _next(job: Job, view: View, policy: Policy) -> str:
+    """Empty where a clean checkpoint can be verified, else why none can."""
+    own = job.spec.policy
+    if own.checkpoint_dir is None or own.lineage == "none" or not job.checkpoints:
+        return "nothing-saved"
+    if newest_clean(job, view.doubts) is not None:
+        return ""
+    restart = (own.no_clean or policy.recovery.no_clean) == "restart"
+    return "nothing-saved" if restart else "no-clean"
+
+
+def _until(job: Job, target: str, trigger: Trigger, view: View, policy: Policy) -> float | None:
+    recovery = policy.recovery
+    if target == "leaving":
+        return view.now + (job.spec.policy.drain_deadline_s or recovery.drain_deadline_s)
+    if target != "backing-off":
+        return None
+    if trigger.on in {"submitted", "order-release"}:
+        return view.now
+    if trigger.on in {"no-place", "refused"}:
+        return view.now + recovery.retry_s
+    return view.now + recovery.backoff_s[min(job.unproven, len(recovery.backoff_s) - 1)]
+
+
+def _nothing(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    return []
+
+
+def _start(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
+    name, attempt = job.spec.job, job.attempt + 1
+    resume = job.chosen if trigger.on == "good-checkpoint" else None
+    start = StartAttempt(
+        id=f"{name}/start/{attempt}",
+        cause=trigger.cause,
+        reason="from nothing" if resume is None else f"from step {resume}, the newest checkpoint known clean",
+        job=name,
+        attempt=attempt,
+        ranks=places(job, view, policy) or (),
+        resume_from=resume,
+    )
+    if resume is None:
+        return [start]
+    point = PointClean(
+        id=f"{name}/point/{resume}/{attempt}", job=name, step=resume, reason="what the next attempt loads"
+    )
+    return [point, start]
+
+
+def _verify(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    chosen = newest_clean(job, view.doubts)
+    if chosen is None:
+        return []
+    reason = "before it is loaded, its files are compared with its seal"
+    return [
+        VerifyCheckpoint(
+            id=f"{job.spec.job}/verify/{chosen}/{job.restarts}", job=job.spec.job, step=chosen, reason=reason
+        )
+    ]
+
+
+def _stop(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    return [
+        StopAttempt(
+            id=f"{job.spec.job}/stop/{job.attempt}",
+            cause=trigger.cause,
+            reason=trigger.why,
+            job=job.spec.job,
+            attempt=job.attempt,
+            grace_s=0.0 if trigger.on in {"hung", "critical", "non-finite"} else policy.recovery.stop_grace_s,
+        )
+    ]
+
+
+def _ask(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    deadline = job.spec.policy.drain_deadline_s or policy.recovery.drain_deadline_s
+    return [
+        RequestCheckpoint(
+            id=f"{job.spec.job}/ask/{job.attempt}",
+            cause=trigger.cause,
+            reason=trigger.why,
+            job=job.spec.job,
+            attempt=job.attempt,
+            deadline_s=deadline,
+        )
+    ]
+
+
+def _page(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    if job.on == trigger.on:
+        return []
+    text = f"job {job.spec.job}: no healthy GPU is left to run it on"
+    return [Page(id=f"{job.spec.job}/page/{view.seq}", level="warning", text=text)]
+
+
+def _finish(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    return [FinishJob(id=f"{job.spec.job}/finish/{job.attempt}", job=job.spec.job, code=0, reason="it ended well")]
+
+
+def _pass_on(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    code = job.ended.code if job.ended else 1
+    return [FinishJob(id=f"{job.spec.job}/finish/{job.attempt}", job=job.spec.job, code=code, reason=trigger.why)]
+
+
+def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
+    name = job.spec.job
+    code = GAVE_UP if trigger.on in HANDS_ON or not job.ended else job.ended.code
+    text = f"job {name}: given up after attempt {job.attempt}: {trigger.why}"
+    finish = FinishJob(id=f"{name}/finish/{job.attempt}", job=name, code=code, reason=trigger.why)
+    return [Page(id=f"{name}/page/{view.seq}", level="critical", text=text), finish]
+
+
+def _hold(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    name = job.spec.job
+    text = f"job {name}: no checkpoint is known clean; `medevac release {name} --resume-from STEP` lets it go on"
+    hold = HoldJob(id=f"{name}/hold/{job.attempt}", job=name, purpose="person", reason="no checkpoint is known clean")
+    return [hold, Page(id=f"{name}/page/{view.seq}", level="critical", text=text)]
+
+
+def _release(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    return [ReleaseJob(id=f"{job.spec.job}/release/{view.seq}", job=job.spec.job, reason=trigger.why)]
+
+
+def _end(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
+    finish = FinishJob(id=f"{job.spec.job}/finish/{view.seq}", job=job.spec.job, code=130, reason=trigger.why)
+    return [*(_stop(job, view, trigger, policy) if job.attempt else []), finish]
+
+
+ACTS: dict[str, Callable[[Job, View, Trigger, Policy], list[AnyAction]]] = {
+    "": _nothing,
+    "recovered": _nothing,
+    "start": _start,
+    "verify": _verify,
+    "stop": _stop,
+    "ask": _ask,
+    "page": _page,
+    "finish": _finish,
+    "pass-on": _pass_on,
+    "give-up": _give_up,
+    "hold": _hold,
+    "release": _release,
+    "end": _end,
+}
