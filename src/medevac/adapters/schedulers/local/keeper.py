@@ -1,0 +1,205 @@
+"""The keeper: one small process per attempt that starts the ranks, waits for them and writes down how they ended.
+
+It outlives the controller, and the ranks do not outlive it (PR_SET_PDEATHSIG). It holds the attempt's lock, so that
+one attempt can never run twice, and whoever gets that lock knows that no keeper is left.
+
+    python -m medevac.adapters.schedulers.local.keeper <attempt folder>
+
+returns 0 once the ranks are started (or another keeper has the attempt) and goes on in a session of its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from medevac.adapters.schedulers.local import processes, shm
+from medevac.adapters.schedulers.local.ending import LEFT_IN_ORDER, settle
+from medevac.adapters.schedulers.local.family import Family, end
+from medevac.adapters.schedulers.local.files import Attempt, Keeping, Plan, PlannedRank, StartedRank
+from medevac.core.events import RankExit
+from medevac.ports.errors import OutcomeUnknown
+
+CASCADE_SECONDS = 2.0
+"""After one rank failed the others get this long to print why and leave."""
+
+STOP_SECONDS = 10.0
+"""Grace when the keeper itself is asked to end (SIGTERM, as at shutdown)."""
+
+_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Keeper:
+    """Runs one attempt from start to end. Single-threaded, so that fork and PDEATHSIG mean what they say."""
+
+    def __init__(self, attempt: Attempt, plan: Plan) -> None:
+        self._attempt = attempt
+        self._plan = plan
+        self._family = Family(attempt, plan)
+        self._running: dict[int, int] = {}
+        self._exits: list[RankExit] = []
+        self._keeping = Keeping(
+            process=processes.identify(os.getpid()), at=time.time(), shm=shm.segments(Path(plan.shm))
+        )
+
+    def start(self) -> None:
+        """Start all ranks; they are written down when this returns."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._attempt.save(self._keeping)
+        if self._attempt.stop:
+            return
+        shared = rendezvous(self._plan)
+        started = []
+        for planned in self._plan.ranks:
+            pid = self._spawn(planned, shared)
+            self._running[pid] = planned.place.rank
+            started.append(StartedRank(rank=planned.place.rank, process=processes.identify(pid)))
+        self._keeping = msgspec.structs.replace(self._keeping, ranks=tuple(started))
+        self._attempt.save(self._keeping)
+
+    def finish(self) -> None:
+        """Wait for the ranks, clear away what they left, write the end."""
+        self._wait()
+        self._end_all()
+        self._reap()
+        settle(self._attempt, self._plan, self._keeping, tuple(self._exits))
+
+    def _wait(self) -> None:
+        deadline = None
+        while self._running:
+            pause = 5.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
+            got = signal.sigtimedwait(_WATCHED, pause)
+            self._reap()
+            if got and got.si_signo != signal.SIGCHLD:
+                self._end_all(grace_s=STOP_SECONDS)
+            if deadline is None and any(exit_.code not in LEFT_IN_ORDER for exit_ in self._exits):
+                deadline = time.monotonic() + CASCADE_SECONDS
+            elif deadline is not None and time.monotonic() >= deadline:
+                self._end_all()
+
+    def _end_all(self, grace_s: float = 0.0) -> None:
+        try:
+            end(self._family, grace_s=grace_s)
+        except OutcomeUnknown as problem:
+            print(problem, file=sys.stderr, flush=True)  # noqa: T201 - into keeper.log; ranks are waited for all the same
+
+    def _reap(self) -> None:
+        """Take notice of all that died: ranks, and orphans that came to us as their sub-reaper."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if (rank := self._running.pop(pid, None)) is not None:
+                self._note(rank, os.waitstatus_to_exitcode(status))
+
+    def _note(self, rank: int, code: int) -> None:
+        number = -code if code < 0 else 0
+        self._exits.append(RankExit(rank=rank, code=128 + number if number else code, signal=number, at=time.time()))
+        with (self._attempt.folder / "exits.jsonl").open("ab") as out:
+            out.write(msgspec.json.encode(self._exits[-1]) + b"\n")
+
+    def _spawn(self, planned: PlannedRank, shared: Mapping[str, str]) -> int:
+        keeper = os.getpid()
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            _become(self._plan, planned, shared, self._attempt.log(planned.place.rank), keeper)
+        finally:
+            os._exit(127)
+
+
+def _become(plan: Plan, planned: PlannedRank, shared: Mapping[str, str], log: Path, keeper: int) -> NoReturn:
+    """The child's side of a fork: turn into the rank's program, or say in its log why not and leave as a shell does."""
+    os.setpgid(0, 0)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != keeper:
+        os._exit(128 + signal.SIGKILL)  # the keeper died before we asked to go with it
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for number in (signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    environ = os.environ | shared | planned.env
+    try:
+        os.chdir(plan.cwd)
+        os.execvpe(plan.command[0], plan.command, environ)  # noqa: S606 - an argv, no shell
+    except OSError as problem:
+        os.write(2, f"medevac: cannot start {plan.command[0]} in {plan.cwd}: {problem.strerror}\n".encode())
+        os._exit(127 if isinstance(problem, FileNotFoundError) else 126)
+
+
+def rendezvous(plan: Plan) -> dict[str, str]:
+    """Where the ranks meet: a port that was free a moment ago, a fresh one per attempt (a dead attempt's peers may
+    linger on the old one). Taken from below the range that the kernel gives to outgoing connections.
+    """
+    if len(plan.ranks) == 1 and "RANK" not in plan.ranks[0].env:
+        return {}
+    for _ in range(200):
+        port = random.randint(15000, 32000)  # noqa: S311 - any free one will do
+        with socket.socket() as trial:
+            try:
+                trial.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    raise OSError("no free port between 15000 and 32000")
+
+
+def keep(folder: Path, ready: int) -> None:
+    """The keeper's whole life; writes to `ready` when the ranks run."""
+    attempt = Attempt(folder)
+    deadline = time.monotonic() + 5.0
+    while True:
+        with attempt.lock(wait=False) as held:
+            if held and (plan := attempt.plan) and not attempt.keeping and not attempt.ended:
+                keeper = Keeper(attempt, plan)
+                keeper.start()
+                os.write(ready, b"1")
+                os.close(ready)
+                keeper.finish()
+                return
+        if held or attempt.keeping or time.monotonic() > deadline:
+            os.write(ready, b"1")
+            return
+        time.sleep(0.02)  # somebody looks at the attempt, or another keeper is about to start
+
+
+def main() -> int:
+    """Fork, let the child be the keeper, and return when it says that the ranks run."""
+    folder = Path(sys.argv[1]).absolute()
+    told, ready = os.pipe()
+    if os.fork():
+        os.close(ready)
+        return 0 if os.read(told, 1) else 1
+    os.close(told)
+    os.setsid()
+    os.chdir("/")
+    log = os.open(folder / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    keep(folder, ready)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

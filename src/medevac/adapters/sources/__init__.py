@@ -1,0 +1,1 @@
+"""Where observations come from: kernel logs, node folders, job output, NVML (`ports.source.Source`)."""
