@@ -50,13 +50,17 @@ class Seal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of the lineage file. `event` is the id of what caused it, `at` unix seconds."""
+    """A line of the lineage file. `event` is the id of what caused it, `at` unix seconds.
+
+    `by` names the store that wrote it, empty for a person's own line.
+    """
 
     step: int
     state: CheckpointState
     why: str = ""
     event: str = ""
     at: float = 0.0
+    by: str = ""
 
 
 def step_folder(step: int) -> str:
