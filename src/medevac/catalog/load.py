@@ -100,7 +100,7 @@ class Catalog:
 
     @cached_property
     def kinds(self) -> Mapping[str, tuple[schema.KindRule, ...]]:
-        """Rules for lines that carry no code, by kind, in the file's order."""
+        """Rules by kind, in the file's order."""
         table = schema.parse("kinds.toml", self._read("kinds.toml"), schema.KindFile)
         by_kind: dict[str, tuple[schema.KindRule, ...]] = {}
         ids: set[str] = set()

@@ -123,8 +123,11 @@ class RegisterBits(_Row, frozen=True, kw_only=True):
 
 
 class KindRule(_Row, frozen=True, kw_only=True):
-    """How a line of one kind is read when all of `when` holds: details by name, values that must be equal (a list:
-    one of them; true: the detail is there). The first rule of a kind that fits is taken.
+    """How a line of one kind is read when all of `when` holds; the first rule of a kind that fits is taken.
+
+    `when` names details and what they must be: a value or one of a list, `true` for any value; a text that ends in
+    `*` is a beginning. A rule with `codes` refines the table of Xids or SXids; one with `as_xid` takes over what that
+    table says of this code.
     """
 
     id: str
@@ -133,7 +136,9 @@ class KindRule(_Row, frozen=True, kw_only=True):
     severity: Severity
     action: str
     after: str = ""
+    codes: tuple[int, ...] = ()
     when: dict[str, str | int | bool | tuple[str, ...]] = {}
+    as_xid: int | None = None
     blame: Blame = "none"
     kills_job: bool | None = None
     audience: Audience = "operator"
@@ -184,7 +189,7 @@ class KindFile(_Row, frozen=True, kw_only=True):
     kind: tuple[KindRule, ...]
 
 
-FileT = TypeVar("FileT", XidFile, SxidFile, LinkFile, RegisterFile, BucketFile, KindFile)
+FileT = TypeVar("FileT", bound=msgspec.Struct)
 
 
 def parse(name: str, data: bytes, shape: type[FileT]) -> FileT:

@@ -1,0 +1,304 @@
+"""What a group of bursts amounts to: root, blame, what to do now and after, does the job die, whose business it is."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from medevac.catalog.schema import NOT_PUBLISHED, Audience, Blame, Severity
+from medevac.decode.incidents_join import LOST, SMOOTHING_OFF, SMOOTHING_ON, VICTIM
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from medevac.catalog.load import Catalog
+    from medevac.decode.incidents_bursts import Burst
+
+Role = Literal["root", "victim", "alone"]
+Place = tuple[str, int | None, str, str | None]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "unknown", "warning", "critical")
+ECC, REMAPPED, REMAP_FAILED, RECOVERY = 48, 63, 64, 154
+SOMETIMES_HARDWARE = frozenset({13, 31})
+REPEATS_TO_BLAME_HARDWARE = 3
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """The first fact of the cause, and where it stands."""
+
+    kind: str
+    code: int | None
+    node: str | None
+    pci: str | None
+    file: str
+    line: int
+
+
+class Blamed(msgspec.Struct, frozen=True, kw_only=True):
+    """The part to look at. `job`: the program itself; `unknown`: the log does not say."""
+
+    kind: Blame
+    node: str | None = None
+    pci: str | None = None
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of event on one part: how many lines said so, and how many different ones those were."""
+
+    kind: str
+    code: int | None
+    node: str | None
+    pci: str | None
+    count: int
+    distinct: int
+    role: Role
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """What belongs together and why. Times are unix seconds, None where the log has no wall time."""
+
+    incident: str
+    first: float | None
+    last: float | None
+    nodes: tuple[str, ...]
+    root: Root | None
+    blame: Blamed
+    facts: tuple[Fact, ...]
+    severity: Severity
+    meaning: str
+    action_now: str
+    action_after: str
+    kills_job: bool | None
+    audience: Audience
+    repeats: int = 0
+    """Earlier incidents with the same root on the same part."""
+
+
+class Story(msgspec.Struct, kw_only=True):
+    """An incident in the making: its bursts and what was found out about them."""
+
+    bursts: list[Burst]
+    root: Burst | None
+    incident: Incident
+
+    def role(self, burst: Burst) -> Role:
+        """Of one burst of it."""
+        return _role(_place(burst), self.root, alone=len(self.incident.facts) == 1)
+
+
+def tell(groups: Iterable[list[Burst]], catalog: Catalog) -> list[Story]:
+    """The stories of groups that are in order of time; those on one part know of each other."""
+    stories: list[Story] = []
+    seen: dict[Place, list[Story]] = {}
+    for group in groups:
+        story = _story(group, catalog)
+        if story.root is not None:
+            earlier = seen.setdefault(_place(story.root), [])
+            story.incident = _repeated(story, earlier)
+            earlier.append(story)
+        stories.append(story)
+    return stories
+
+
+def _story(group: list[Burst], catalog: Catalog) -> Story:
+    root = find_root(group)
+    facts = _facts(group, root)
+    blame = find_blame(group, root)
+    now, after = actions(group, root, blame, catalog)
+    first = group[0]
+    dated = [burst for burst in group if not burst.domain]
+    nodes = tuple(sorted({burst.node for burst in group if burst.node}))
+    return Story(
+        bursts=group,
+        root=root,
+        incident=Incident(
+            incident=identity(first),
+            first=min((burst.first for burst in dated), default=None),
+            last=max((burst.last for burst in dated), default=None),
+            nodes=nodes,
+            root=None if root is None else _root(root),
+            blame=blame,
+            facts=facts,
+            severity=_severity(group),
+            meaning=(root or first).reading.meaning,
+            action_now=now,
+            action_after=after,
+            kills_job=_kills_job(group),
+            audience="tenant" if blame.kind == "job" else (root or first).reading.audience,
+        ),
+    )
+
+
+def identity(first: Burst) -> str:
+    """Eight hex digits that only depend on the first fact of the incident."""
+    words = (first.domain, first.place, first.part, first.kind, first.code, int(first.first))
+    return hashlib.blake2s(repr(words).encode(), digest_size=4).hexdigest()
+
+
+def find_root(group: Sequence[Burst]) -> Burst | None:
+    """The earliest fact among those nearest to a cause; None where all that is left are victims (Xid 45)."""
+    root = min(group, key=lambda burst: (burst.reading.cause, burst.pci is None, *burst.order))
+    return None if root.reading.cause == VICTIM else root
+
+
+def _root(burst: Burst) -> Root:
+    return Root(
+        kind=burst.kind,
+        code=burst.code,
+        node=burst.node or None,
+        pci=burst.pci,
+        file=burst.file,
+        line=burst.line,
+    )
+
+
+def find_blame(group: Sequence[Burst], root: Burst | None) -> Blamed:
+    """The root's part; the node where several of its GPUs fell off at once; nobody's hardware for a job's crash."""
+    nodes = {burst.place for burst in group}
+    if root is None:
+        return Blamed(kind="job" if len(nodes) > 1 else "unknown")
+    node = root.node or None
+    lost = {burst.part for burst in group if burst.reading.cause == LOST and burst.place == root.place}
+    if len(lost) > 1:
+        return Blamed(kind="node", node=node)
+    kind = root.reading.blame
+    if kind in {"gpu", "link"} and root.pci is not None:
+        return Blamed(kind=kind, node=node, pci=root.pci)
+    if kind in {"gpu", "link", "node"}:
+        return Blamed(kind="node", node=node)
+    return Blamed(kind=kind)
+
+
+def actions(group: Sequence[Burst], root: Burst | None, blame: Blamed, catalog: Catalog) -> tuple[str, str]:
+    """What to do now and after, by the names of buckets.toml."""
+    if root is None:
+        return ("RESTART_APP", "CHECK_APP/CUDA") if blame.kind == "job" else ("RESTART_FM", NOT_PUBLISHED)
+    now, after = root.reading.now, root.reading.after
+    codes = {burst.code for burst in group if burst.kind == "xid" and burst.place == root.place}
+    if root.code == SMOOTHING_OFF and _cancelled(group):
+        return "IGNORE", after
+    if now == "WORKFLOW_XID_48":
+        now, after = _double_bit(codes)
+    if now == "WORKFLOW_XID_45":
+        now = "RESTART_FM"
+    if now == "CHECK_NVLINK_FAILURE_FLOW":
+        now = "RESTART_APP"
+    asked = _recovery_action(group, root)
+    if now == "XID_154_EVAL":
+        now = asked or "RESTART_APP"
+    elif asked and root.reading.cause <= LOST:  # a lost GPU cannot be reset in band, whatever the driver asks
+        now = max(now, asked, key=lambda name: _rank(catalog, name))
+    elif asked:
+        now = asked
+    return now, after
+
+
+def _double_bit(codes: set[int | None]) -> tuple[str, str]:
+    """Xid 48 alone: reset, then field diagnostics; with 63 or 64: drain, then reset, and go on as those say."""
+    if REMAP_FAILED in codes:
+        return "DRAIN_AND_RESET", "CONTACT_SUPPORT"
+    if REMAPPED in codes:
+        return "DRAIN_AND_RESET", "IGNORE"
+    return "RESET_GPU", "RUN_FIELDDIAG"
+
+
+def _recovery_action(group: Sequence[Burst], root: Burst) -> str | None:
+    """What the last Xid 154 of the root's node asks for; None without one, or where it asks for the unknown."""
+    asked = [burst for burst in group if burst.code == RECOVERY and burst.recovery and burst.place == root.place]
+    same = [burst for burst in asked if burst.part == root.part] or asked
+    return _by_recovery(max(same, key=lambda burst: (burst.last, burst.index)).recovery) if same else None
+
+
+RECOVERY_ACTIONS = {
+    0: "IGNORE",
+    1: "RESET_GPU",
+    2: "RESTART_BM",
+    3: "DRAIN_P2P",
+    4: "DRAIN_AND_RESET",
+    5: "RECOVER_IMEX_DOMAIN",
+}
+"""The values of the driver's recovery action (NVML field 230); their number is no order of severity."""
+
+
+def _by_recovery(text: str) -> str | None:
+    try:
+        return RECOVERY_ACTIONS.get(int(text.split(maxsplit=1)[0], 16))
+    except (ValueError, IndexError):
+        return None
+
+
+def _rank(catalog: Catalog, name: str) -> int:
+    bucket = catalog.buckets.get(name)
+    return bucket.rank or 0 if bucket else 0
+
+
+def _cancelled(group: Sequence[Burst]) -> bool:
+    """Xid 162 after the last 163: the power-smoothing circuit is back."""
+    on = [burst.last for burst in group if burst.code == SMOOTHING_ON]
+    off = [burst.last for burst in group if burst.code == SMOOTHING_OFF]
+    return bool(on and off) and max(on) >= max(off)
+
+
+def _severity(group: Sequence[Burst]) -> Severity:
+    cancelled = _cancelled(group)
+    found = (b.reading.severity for b in group if not (cancelled and b.code == SMOOTHING_OFF))
+    return max(found, key=SEVERITIES.index)
+
+
+def _kills_job(group: Sequence[Burst]) -> bool | None:
+    said = {burst.reading.kills_job for burst in group}
+    return True if True in said else None if None in said else False
+
+
+def _place(burst: Burst) -> Place:
+    return burst.kind, burst.code, burst.place, burst.pci
+
+
+def _role(place: Place, root: Burst | None, *, alone: bool) -> Role:
+    if alone:
+        return "alone"
+    return "root" if root is not None and place == _place(root) else "victim"
+
+
+def _facts(group: Sequence[Burst], root: Burst | None) -> tuple[Fact, ...]:
+    by_place: dict[Place, list[Burst]] = {}
+    for burst in group:
+        by_place.setdefault(_place(burst), []).append(burst)
+    return tuple(
+        Fact(
+            kind=place[0],
+            code=place[1],
+            node=bursts[0].node or None,
+            pci=place[3],
+            count=sum(burst.count for burst in bursts),
+            distinct=_distinct(bursts),
+            role=_role(place, root, alone=len(by_place) == 1),
+        )
+        for place, bursts in by_place.items()
+    )
+
+
+def _distinct(bursts: Sequence[Burst]) -> int:
+    """Different texts at different seconds; a text without wall time counts where no dated line has it."""
+    dated = [burst for burst in bursts if not burst.domain]
+    seconds = set().union(*(burst.seconds for burst in dated))
+    texts = set().union(*(burst.texts for burst in dated))
+    undated: set[tuple[int, int]] = set().union(*(burst.seconds for burst in bursts if burst.domain))
+    return len(seconds) + sum(1 for text, _ in undated if text not in texts)
+
+
+def _repeated(story: Story, earlier: Sequence[Story]) -> Incident:
+    """Count the repeats; a program's fault that comes back on one GPU with other programs points at the GPU."""
+    incident, root = story.incident, story.root
+    if root is None or not earlier:
+        return incident
+    incident = msgspec.structs.replace(incident, repeats=len(earlier))
+    if incident.blame.kind != "job" or root.code not in SOMETIMES_HARDWARE or root.pci is None:
+        return incident
+    programs = [tuple(sorted(other.root.pids)) for other in (*earlier, story) if other.root is not None]
+    if len(set(programs) - {()}) < REPEATS_TO_BLAME_HARDWARE:
+        return incident
+    blame = Blamed(kind="gpu", node=root.node or None, pci=root.pci)
+    return msgspec.structs.replace(incident, blame=blame, audience="operator", action_after="RUN_FIELDDIAG")
