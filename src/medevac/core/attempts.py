@@ -19,7 +19,7 @@ from medevac.core.events import (
 from medevac.core.jobs import Job
 from medevac.core.policy import Policy
 from medevac.core.recover import runs_from_suspect
-from medevac.core.view import View, hang_deadline
+from medevac.core.view import View
 
 DRAINED, HARDWARE = 83, 84
 
@@ -64,7 +64,7 @@ def _of(who: str, on: str, why: str = "", blames: tuple[str, ...] = ()) -> Trigg
 
 
 def _due(name: str, job: Job, view: View) -> list[Trigger]:
-    hang = hang_deadline(job)
+    hang = view.hang_deadline(job)
     if hang is not None and view.now >= hang:
         late = job.behind()
         who = f"; behind the others: rank {', '.join(str(place.rank) for place in late)}" if late else ""
@@ -101,8 +101,8 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy) -> Trigger
     if _same_bad_step_again(job, view):
         return _of(name, "user-code", f"a non-finite value at step {job.bad[-1][1]} again, without a hardware fault")
     if not job.passed() and not _spared(job) and job.unproven + 1 >= recovery.attempts_without_progress:
-        why = f"{job.unproven + 1} attempts in a row passed no earlier step (the best is {max(job.best, 0)}); last: {told}"
-        return _of(name, "no-progress", why)
+        many = f"{job.unproven + 1} attempts in a row passed no earlier step"
+        return _of(name, "no-progress", f"{many} (the best is {max(job.best, 0)}); last: {told}")
     if job.restarts >= most:
         return _of(name, "too-many", f"{job.restarts} restarts, the most allowed; last: {told}")
     return _of(name, "failed", told, _blamed(job, event))

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from medevac.core import attempts, recover
 from medevac.core.actions import AnyAction, GiveBack, Isolate, Page
 from medevac.core.correlate import caused, correlate, is_new
-from medevac.core.decision import Decision, Finding, Moved, Trigger
+from medevac.core.decision import Decision, Finding, Held, Moved, Trigger
 from medevac.core.events import (
     ActionSettled,
     AnyEvent,
@@ -20,7 +20,6 @@ from medevac.core.events import (
     FaultSeen,
     OrderGiven,
     StepReported,
-    TimePassed,
 )
 from medevac.core.guards import harmless, screen
 from medevac.core.node_lifecycle import DEVICE
@@ -43,7 +42,7 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
     for trigger in _triggers(work, event, found, policy):
         decision, work = _take(decision, work, trigger, policy)
     decision, work = _judge(decision, work, event, policy)
-    for trigger in _second_thoughts(work, event, policy):
+    for trigger in _second_thoughts(work):
         decision, work = _take(decision, work, trigger, policy)
     return replace(decision, reason=_reason(decision))
 
@@ -75,7 +74,7 @@ def _triggers(view: View, event: AnyEvent, found: tuple[Finding, ...], policy: P
             jobs.append(
                 Trigger(machine="job", who=name, on=RESPONSES[worst.response], why=why, cause=named[worst.part.name])
             )
-    return [*hardware, *_of_device(view, event), *jobs, *attempts.triggers(view, event, policy), *_again(view, event)]
+    return [*hardware, *_of_device(view, event), *jobs, *attempts.triggers(view, event, policy), *view.retried]
 
 
 def _of_device(view: View, event: AnyEvent) -> list[Trigger]:
@@ -88,23 +87,15 @@ def _of_device(view: View, event: AnyEvent) -> list[Trigger]:
     return []
 
 
-def _again(view: View, event: AnyEvent) -> list[Trigger]:
-    """What a guard held back and may pass now."""
-    resumed = isinstance(event, OrderGiven) and event.what == "resume"
-    if not resumed and not isinstance(event, TimePassed):
-        return []
-    due = [h for h in view.held.values() if (h.until is not None and view.now >= h.until)]
-    due += [h for h in view.held.values() if resumed and h.guard == "paused"]
-    return list(dict.fromkeys(held.trigger for held in due))
-
-
 def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> tuple[Decision, View]:
     """One trigger followed through its state machine and the guards."""
     planned = _device_step(view, trigger) if trigger.machine == "device" else recover.step(view, trigger, policy)
     if planned is None:
         return decision, view
     moved, actions = planned
-    held = screen(view, actions, trigger, policy)
+    held = screen(view, actions, moved.trigger, policy)
+    if held and all(_known(h, view) for h in held):
+        return decision, view
     if held:
         spared = {h.action.id for h in held}
         passing = tuple(action for action in actions if action.id not in spared and harmless(action))
@@ -112,6 +103,11 @@ def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> t
     else:
         change = replace(decision, moved=(moved,), actions=actions, held=(), findings=(), incidents=())
     return _with(decision, change), view.after(change)
+
+
+def _known(held: Held, view: View) -> bool:
+    """The same was held back before, and it stands written."""
+    return held.action.id in view.held
 
 
 def _with(decision: Decision, change: Decision) -> Decision:
@@ -154,7 +150,7 @@ def _judge(decision: Decision, view: View, event: AnyEvent, policy: Policy) -> t
     touched = isinstance(event, CheckpointSealed | CheckpointFound | CheckpointVerified | CheckpointJudged)
     if not (touched or doubtful or any(f.doubt_from is not None for f in decision.findings)):
         return decision, view
-    for action in recover.judgements(view, view.now):
+    for action in recover.judgements(view):
         trigger = Trigger(machine="job", who=action.job, on="judged", why=action.reason)
         held = tuple(screen(view, (action,), trigger, policy))
         if held and held[0].action.id in view.held:
@@ -164,9 +160,8 @@ def _judge(decision: Decision, view: View, event: AnyEvent, policy: Policy) -> t
     return decision, view
 
 
-def _second_thoughts(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
+def _second_thoughts(view: View) -> list[Trigger]:
     """A running attempt whose checkpoint has just become suspect."""
-    del event, policy
     return [
         Trigger(machine="job", who=name, on="suspect-resume", why=f"step {job.resumed}, which it loaded, is in doubt")
         for name, job in view.jobs.items()

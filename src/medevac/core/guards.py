@@ -17,6 +17,7 @@ from medevac.core.actions import (
 )
 from medevac.core.decision import Held, Struct, Trigger
 from medevac.core.events import Node
+from medevac.core.lineage import verdicts
 from medevac.core.node_lifecycle import OUT
 from medevac.core.policy import Policy
 from medevac.core.view import View
@@ -70,7 +71,7 @@ def _budget(view: View, action: AnyAction, policy: Policy) -> Said | None:
         return None
     budget, name = policy.budget, action.gpu or action.node
     home = view.nodes.get(action.node)
-    retry = view.now + policy.recovery.retry_s
+    retry = view.now + 6 * policy.recovery.retry_s
     everything = _members(view, lambda _: True, policy)
     most = max(budget.cluster_least, int(len(everything) * budget.cluster_share))
     out = [member for member in everything if view.device(member).state in OUT]
@@ -123,9 +124,11 @@ def _known_clean(view: View, action: AnyAction, policy: Policy) -> Said | None: 
     if not isinstance(action, StartAttempt) or action.resume_from is None:
         return None
     job = view.jobs.get(action.job)
-    checkpoint = job.checkpoints.get(action.resume_from) if job else None
-    if checkpoint and job and checkpoint.problem and job.trusted != action.resume_from:
-        return Said(why=f"step {action.resume_from}: {checkpoint.problem}")
+    verdict = verdicts(job, view.doubts).get(action.resume_from) if job else None
+    if verdict is None or verdict.state != "clean":
+        return Said(
+            why=f"step {action.resume_from} is not known clean: {verdict.why if verdict else 'it is not there'}"
+        )
     return None
 
 

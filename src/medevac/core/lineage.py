@@ -79,8 +79,7 @@ def _doubted(checkpoint: Checkpoint, sealed_at: float, doubts: Mapping[str, tupl
 
 def _told(checkpoint: Checkpoint) -> Verdict | None:
     """A verdict that stands in the lineage file, by another store's or a person's hand, newer than the seal."""
-    if checkpoint.written == "" or checkpoint.written == "clean":
-        return None
-    if checkpoint.written_at >= (checkpoint.sealed_at or 0.0):
+    stands = checkpoint.written_at >= (checkpoint.sealed_at or 0.0)
+    if stands and checkpoint.written != "" and checkpoint.written != "clean":  # noqa: PLR1714 mypy narrows only these
         return Verdict(state=checkpoint.written, why=checkpoint.written_why or "the lineage file says so")
     return None

@@ -72,9 +72,8 @@ def places(job: Job, view: View, policy: Policy) -> tuple[RankPlace, ...] | None
     return place(nodes, job.spec.ranks, job.spec.gpus_per_rank, out_for(job, view, policy), job.ranks)
 
 
-def judgements(view: View, at: float) -> Iterable[JudgeCheckpoint]:
+def judgements(view: View) -> Iterable[JudgeCheckpoint]:
     """Verdicts that differ from what the lineage files say (a clean one is written only over another)."""
-    del at
     for name, job in view.jobs.items():
         for number, verdict in verdicts(job, view.doubts).items():
             known = job.checkpoints[number]
@@ -109,6 +108,8 @@ def _resolved(job: Job, view: View, trigger: Trigger, policy: Policy) -> Trigger
     on = trigger.on
     if (job.state, on) in {("backing-off", "due"), ("choosing", "bad-checkpoint")}:
         on = _next(job, view, policy) or on
+    if on == "good-checkpoint" and newest_clean(job, view.doubts) != job.chosen:
+        on = _next(job, view, policy) or "bad-checkpoint"
     if on in {"nothing-saved", "good-checkpoint"} and places(job, view, policy) is None:
         on = "no-place"
     why = trigger.why if on == trigger.on else ""
@@ -220,7 +221,7 @@ def _pass_on(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[Any
     return [FinishJob(id=f"{job.spec.job}/finish/{job.attempt}", job=job.spec.job, code=code, reason=trigger.why)]
 
 
-def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
+def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
     name = job.spec.job
     code = GAVE_UP if trigger.on in HANDS_ON or not job.ended else job.ended.code
     text = f"job {name}: given up after attempt {job.attempt}: {trigger.why}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from immutables import Map
 from msgspec.structs import replace
 
 from medevac.core.actions import AnyAction, JudgeCheckpoint, StartAttempt, VerifyCheckpoint
-from medevac.core.decision import Decision, Finding, Held, Incident, Moved, Part, Struct
+from medevac.core.decision import Decision, Finding, Held, Incident, Moved, Part, Struct, Trigger
 from medevac.core.events import (
     ActionSettled,
     AnyEvent,
@@ -25,6 +27,7 @@ from medevac.core.events import (
     OrderGiven,
     ResumedFrom,
     StepReported,
+    TimePassed,
 )
 from medevac.core.evidence import Evidence
 from medevac.core.job_recovery import ALIVE
@@ -34,7 +37,7 @@ from medevac.core.node_lifecycle import DEVICE
 from medevac.core.progress import HangRule, Pace
 
 MOST_ENVIRONMENT = 64
-MOST_INCIDENTS = 1000
+GOES_ON = {"due", "nothing-saved", "good-checkpoint", "no-clean"}
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -67,11 +70,12 @@ class View(Struct, frozen=True, kw_only=True):
     held: Map[str, Held] = Map()
     isolations: tuple[tuple[float, str], ...] = ()
     settled: AnyAction | None = None
+    retried: tuple[Trigger, ...] = ()
 
     def apply(self, event: AnyEvent, seq: int) -> View:
         """The view with one more event of the log."""
         now = max(self.now, event.seen_at or event.at)
-        view = replace(self, seq=seq, now=now, settled=None)
+        view = replace(self, seq=seq, now=now, settled=None, retried=())
         match event:
             case ClusterSeen():
                 return view._with_cluster(event)
@@ -99,8 +103,8 @@ class View(Struct, frozen=True, kw_only=True):
                 return view._with_outcome(event)
             case OrderGiven():
                 return view._with_order(event)
-            case _:
-                return view
+            case TimePassed():
+                return view._with_due_retries()
 
     def after(self, decision: Decision) -> View:
         """The view with a decision taken: states moved, doubts cast, actions pending."""
@@ -114,15 +118,23 @@ class View(Struct, frozen=True, kw_only=True):
         for action in decision.actions:
             view = view._with_action(action, decision.at)
         for held in decision.held:
-            view = replace(view, held=view.held.set(held.action.id, held))
+            view = view._with_held(held)
         return view
 
     def deadline(self) -> float | None:
         """When time alone will make a difference next; None: never."""
         due = [job.until for job in self.jobs.values() if job.until is not None]
-        due += [when for job in self.jobs.values() if (when := hang_deadline(job)) is not None]
+        due += [when for job in self.jobs.values() if (when := self.hang_deadline(job)) is not None]
         due += [held.until for held in self.held.values() if held.until is not None]
         return min(due, default=None)
+
+    def hang_deadline(self, job: Job) -> float | None:
+        """When the running attempt counts as hung; None for a job that never told of its progress, and for one whose
+        stop a guard holds back already.
+        """
+        if job.state not in {"proving", "running"} or not job.pace.steps:
+            return None
+        return None if f"{job.spec.job}/stop/{job.attempt}" in self.held else job.pace.deadline()
 
     def part(self, event: FaultSeen | EccCounted) -> Part:
         """The part that an event speaks of: the GPU where its identity is known, else its node."""
@@ -161,12 +173,32 @@ class View(Struct, frozen=True, kw_only=True):
         return replace(self, pending=self.pending.delete(event.action), settled=action)
 
     def _with_order(self, event: OrderGiven) -> View:
-        if event.what in {"pause", "resume"}:
-            return replace(self, paused=event.what == "pause")
+        if event.what == "pause":
+            return replace(self, paused=True)
+        if event.what == "resume":
+            return replace(self, paused=False)._without_held(lambda held: held.guard == "paused")
         job = self.jobs.get(event.target)
         if event.what == "resume-from" and job:
             return self._with_job(event.target, replace(job, trusted=event.step))
         return self
+
+    def _with_held(self, held: Held) -> View:
+        """A guard's no: what waited for a time does not come due meanwhile."""
+        view = replace(self, held=self.held.set(held.action.id, held))
+        waits = held.trigger.machine == "job" and held.trigger.on in GOES_ON
+        job = view.jobs.get(held.trigger.who) if waits else None
+        return view._with_job(held.trigger.who, replace(job, until=None)) if job else view
+
+    def _with_due_retries(self) -> View:
+        return self._without_held(lambda held: held.until is not None and self.now >= held.until)
+
+    def _without_held(self, wanted: Callable[[Held], bool]) -> View:
+        """Take out what may be tried again now; deciding finds it in `retried`."""
+        out = {key: held for key, held in self.held.items() if wanted(held)}
+        if not out:
+            return self
+        kept = Map({key: held for key, held in self.held.items() if key not in out})
+        return replace(self, held=kept, retried=tuple(dict.fromkeys(held.trigger for held in out.values())))
 
     def _with_finding(self, finding: Finding) -> View:
         if finding.doubt_from is None or finding.part.domain != "gpu":
@@ -213,11 +245,6 @@ class View(Struct, frozen=True, kw_only=True):
                 return view._with_job(action.job, replace(job, checkpoints=job.checkpoints.set(action.step, known)))
             case _:
                 return view
-
-
-def hang_deadline(job: Job) -> float | None:
-    """When the running attempt counts as hung; None for a job that never told of its progress."""
-    return job.pace.deadline() if job.state in {"proving", "running"} and job.pace.steps else None
 
 
 def _moved(job: Job, moved: Moved, at: float) -> Job:

@@ -1,1 +1,1 @@
-"""What Medevac asks of the world, as Protocols. Adapters implement them, `medevac.testing` has their contract suites."""
+"""What Medevac asks of the world, as Protocols. Adapters implement them; `medevac.testing` has their contracts."""

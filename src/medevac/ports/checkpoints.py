@@ -10,7 +10,8 @@ from medevac.core.events import AnyEvent, CheckpointVerified
 
 class Checkpoints(Protocol):
     """Idempotent; raises `Unavailable` when the folder cannot be reached or is full, `Refused` for a step that is
-    not there."""
+    not there.
+    """
 
     async def scan(self, job: str, folder: str) -> tuple[AnyEvent, ...]:
         """CheckpointSealed, CheckpointFound and CheckpointJudged events of what stands there now (stable ids)."""

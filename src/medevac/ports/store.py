@@ -31,10 +31,13 @@ Record: TypeAlias = EventRecord | DecisionRecord
 class Store(Protocol):
     """Append-only. All calls are durable when they return. Several processes may append at once."""
 
-    async def append_events(self, events: Sequence[AnyEvent], *, cursor: tuple[str, str] | None = None) -> tuple[EventRecord, ...]:
+    async def append_events(
+        self, events: Sequence[AnyEvent], *, cursor: tuple[str, str] | None = None
+    ) -> tuple[EventRecord, ...]:
         """Take events in order, dropping those whose non-empty id was taken before; `cursor` (source name, value)
         is saved in the same transaction. Returns the new ones. Raises `Unavailable` (full disk, locked: nothing was
-        taken) and `BadReply` (the file is no store of ours)."""
+        taken) and `BadReply` (the file is no store of ours).
+        """
         ...
 
     async def append_decision(self, decision: Decision) -> DecisionRecord:

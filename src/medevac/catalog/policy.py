@@ -1,0 +1,158 @@
+"""Policies from TOML: what a file says over what it extends, checked, with the codes of buckets filled in."""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+
+from medevac.catalog.load import Catalog, load_catalog
+from medevac.catalog.schema import CatalogError
+from medevac.core.policy import Absent, Policy, Rule, Seen
+
+SHIPPED = ("standard", "local", "demo")
+SECTIONS = ("budget", "recovery", "hang", "lineage", "correlation")
+SHARES = ("cluster_share", "rack_share", "nvlink_share", "floor_share")
+
+
+def load_policy(name: str, mode: Literal["act", "monitor"] = "act", read: Callable[[str], str] | None = None) -> Policy:
+    """The policy of that shipped name, or of the file that `read` gives for it.
+
+    Raises `CatalogError` naming file and key: an unknown key, an impossible number, a rule without a source.
+    """
+    where = name if read is None else str(name)
+    tables = _tables(name, read)
+    rules = tables.pop("rule")
+    known = {key: value for key, value in tables.items() if key in {"name", *SECTIONS}}
+    policy = _convert(where, {**known, "mode": mode}, Policy)
+    catalog = load_catalog()
+    policy = msgspec.structs.replace(policy, rules=_expanded(tuple(rules.values()), catalog))
+    _check(where, policy)
+    digest = hashlib.sha256(msgspec.json.encode(policy) + catalog.hash.encode()).hexdigest()[:16]
+    complete: Policy = msgspec.structs.replace(policy, digest=digest)
+    return complete
+
+
+def _tables(name: str, read: Callable[[str], str] | None, depth: int = 0) -> dict[str, Any]:
+    """One file laid over what it extends; rules by id."""
+    text = read(name) if read else _shipped(name)
+    where = name if read else f"policies/{name}.toml"
+    own = _toml(where, text)
+    unknown = sorted(set(own) - {"name", "extends", "rules", "rule", *SECTIONS})
+    if unknown:
+        raise CatalogError(
+            f"{where}: {unknown[0]}: no such key: use one of name, extends, rules, rule, {', '.join(SECTIONS)}"
+        )
+    if "name" not in own:
+        raise CatalogError(f"{where}: name: missing: give the policy a name")
+    base: dict[str, Any] = {"rule": {}}
+    if "extends" in own:
+        if own["extends"] not in SHIPPED or depth > len(SHIPPED):
+            raise CatalogError(f"{where}: extends: no policy {own['extends']!r}: use one of {', '.join(SHIPPED)}")
+        base = _tables(own["extends"], None, depth + 1)
+    merged: dict[str, Any] = {**base, "name": own["name"]}
+    for section in SECTIONS:
+        if section in own:
+            if not isinstance(own[section], dict):
+                raise CatalogError(f"{where}: {section}: must be a table")
+            merged[section] = {**base.get(section, {}), **own[section]}
+    merged["rule"] = {**base["rule"], **_rules(where, own)}
+    return merged
+
+
+def _rules(where: str, own: Mapping[str, Any]) -> dict[str, Rule]:
+    found: dict[str, Rule] = {}
+    for name in own.get("rules", ()):
+        path = f"rules/{name}"
+        _collect(path, _toml(path, _rule_file(where, name)).get("rule", ()), found)
+    _collect(where, own.get("rule", ()), found)
+    return found
+
+
+def _collect(where: str, rows: Any, found: dict[str, Rule]) -> None:
+    for nth, row in enumerate(rows, 1):
+        rule = _convert(f"{where}: rule {row.get('id', nth)}", row, Rule)
+        if not rule.source.strip():
+            raise CatalogError(f"{where}: rule {rule.id}: source: empty: say where the rule comes from")
+        if not rule.when:
+            raise CatalogError(f"{where}: rule {rule.id}: when: empty: name at least one predicate")
+        if rule.id in found:
+            raise CatalogError(f"{where}: rule {rule.id}: id: stands twice: give one of them another")
+        found[rule.id] = rule
+
+
+def _expanded(rules: tuple[Rule, ...], catalog: Catalog) -> tuple[Rule, ...]:
+    """Buckets turned into codes: those of the catalog in the bucket that no rule names itself."""
+    named = {code for rule in rules for p in rule.when if isinstance(p, Seen | Absent) for code in p.codes}
+    return tuple(_with_codes(rule, named, catalog) for rule in rules)
+
+
+def _with_codes(rule: Rule, named: set[int], catalog: Catalog) -> Rule:
+    when = []
+    for predicate in rule.when:
+        filled = predicate
+        if isinstance(predicate, Seen) and predicate.buckets:
+            for bucket in predicate.buckets:
+                if bucket not in catalog.buckets:
+                    raise CatalogError(f"rule {rule.id}: buckets: no bucket {bucket!r}: see `medevac xid --help`")
+            table = catalog.xids if predicate.kind == "xid" else catalog.sxids
+            codes = {code for code, entry in table.items() if entry.bucket_now in predicate.buckets}
+            filled = msgspec.structs.replace(predicate, codes=(*predicate.codes, *sorted(codes - named)))
+        when.append(filled)
+    return msgspec.structs.replace(rule, when=tuple(when))
+
+
+def _check(where: str, policy: Policy) -> None:
+    """Numbers that can never be meant."""
+    for key in SHARES:
+        if not 0.0 <= getattr(policy.budget, key) <= 1.0:
+            raise CatalogError(f"{where}: budget.{key}: {getattr(policy.budget, key)} is no share: write 0 to 1")
+    positive = {
+        "recovery.attempts_without_progress": policy.recovery.attempts_without_progress,
+        "recovery.retry_s": policy.recovery.retry_s,
+        "hang.window": policy.hang.window,
+        "hang.min_steps": policy.hang.min_steps,
+        "budget.window_s": policy.budget.window_s,
+        "correlation.window_s": policy.correlation.window_s,
+    }
+    for key, value in positive.items():
+        if value <= 0:
+            raise CatalogError(f"{where}: {key}: {value} can never hold: write a number over 0")
+    if not policy.recovery.backoff_s or min(policy.recovery.backoff_s) < 0:
+        raise CatalogError(f"{where}: recovery.backoff_s: write at least one number of seconds, none under 0")
+    for rule in policy.rules:
+        for p in rule.when:
+            least = getattr(p, "at_least", None) or getattr(p, "by", None) or getattr(p, "ratio", None)
+            if (least is not None and least <= 0) or getattr(p, "at_least", 1) <= 0 or getattr(p, "within_s", 1.0) <= 0:
+                raise CatalogError(f"{where}: rule {rule.id}: when: a threshold of 0 or less holds always: write more")
+
+
+def _convert(where: str, data: Any, shape: type[Any]) -> Any:
+    try:
+        return msgspec.convert(data, shape)
+    except msgspec.ValidationError as error:
+        raise CatalogError(f"{where}: {error}") from error
+
+
+def _toml(where: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(f"{where}: {error}") from error
+
+
+def _shipped(name: str) -> str:
+    if name not in SHIPPED:
+        raise CatalogError(f"policy {name!r}: no such policy: use one of {', '.join(SHIPPED)}, or the path of a file")
+    return (files("medevac.catalog") / "policies" / f"{name}.toml").read_text()
+
+
+def _rule_file(where: str, name: str) -> str:
+    path = files("medevac.catalog") / "rules" / name
+    if "/" in name or not path.is_file():
+        raise CatalogError(f"{where}: rules: no rule file {name!r}: gpu.toml is the one that comes with Medevac")
+    return path.read_text()
