@@ -1,6 +1,7 @@
 """What a line is worth beside the others: the traps of job logs, each as one small rule on the clues.
 
-A rule drops a clue, or takes its cause away so that it remains as a symptom. No rule adds a cause.
+A rule drops a clue, or takes its cause away so that it remains as a symptom. One rule adds a cause: time-outs of the
+same group in different collectives contradict each other, which no single line shows.
 """
 
 from __future__ import annotations
@@ -62,6 +63,28 @@ def more_workers_than_the_world(clues: Clues, _case: Case) -> Clues:
     )
 
 
+def different_collectives(clues: Clues, _case: Case) -> Clues:
+    """Ranks that timed out at the same place of one group, yet in different operations, ran different code."""
+    operations: dict[tuple[str, str], set[str]] = {}
+    for clue in clues:
+        if clue.signature == "nccl-watchdog":
+            operations.setdefault(_place(clue), set()).add(clue.fields.get("op", ""))
+    torn = {place for place, found in operations.items() if len(found) > 1}
+    return tuple(
+        msgspec.structs.replace(clue, role="root", cause="user-code", weight=74)
+        if clue.signature == "nccl-watchdog" and _place(clue) in torn
+        else clue
+        for clue in clues
+    )
+
+
+def a_spike_needs_a_quiet_log(clues: Clues, _case: Case) -> Clues:
+    """A loss spike is the story only where nothing else is: jobs die for other reasons while their loss is high."""
+    if all(c.signature == "loss-jumped" or c.cause == "numerical" or c.symptom == "slow" for c in clues):
+        return clues
+    return _without_cause(clues, lambda c: c.signature == "loss-jumped")
+
+
 def errors_of_survivors(clues: Clues, _case: Case) -> Clues:
     """A plain Python error beside lost peers or a hang may be what the survivors stumbled over on their way out."""
     lost = any(c.role == "cascade" and c.names == "peer" for c in clues) or any(
@@ -91,6 +114,8 @@ RULES: tuple[Callable[[Clues, Case], Clues], ...] = (
     one_root_per_line,
     enough_memory_was_free,
     more_workers_than_the_world,
+    different_collectives,
+    a_spike_needs_a_quiet_log,
     errors_of_survivors,
     numbers_beside_memory_faults,
     a_bug_has_no_hardware,
@@ -101,6 +126,11 @@ def _had_enough(clue: Clue) -> bool:
     """Free is over four times the request, and over 1 GiB: fragmentation alone does not explain that."""
     tried, free = _size(clue.fields.get("tried")), _size(clue.fields.get("free"))
     return tried is not None and free is not None and free > max(4 * tried, 2**30)
+
+
+def _place(clue: Clue) -> tuple[str, str]:
+    """Group and sequence number of a timed-out collective, as far as the line says them."""
+    return clue.fields.get("pg", ""), clue.fields.get("seq", "")
 
 
 def _size(text: str | None) -> float | None:
