@@ -1,0 +1,92 @@
+"""`medevac`: the table of commands. To add one: a module with a function, and a row here.
+
+A command is imported when it is asked for. It returns an `Exit`; what a user can mend is raised as `CommandError` (or
+a `ConfigError` or `CatalogError` of the parts below) and becomes one line and exit code 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from medevac import __version__
+from medevac.catalog.schema import CatalogError
+from medevac.cli.exits import Exit
+from medevac.cli.output import CommandError, say_error
+from medevac.ports.errors import ConfigError, PortError
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+HELP = """Keeps distributed training running through GPU faults, and never trains on from corrupted state."""
+
+
+class Command(NamedTuple):
+    """A row of the table: the name typed, `module:function`, and its line in the help."""
+
+    name: str
+    target: str
+    help: str
+
+
+COMMANDS = (
+    Command("decode", "medevac.cli.decode:decode", "Say what the GPU faults in a log mean, and what to do."),
+    Command("xid", "medevac.cli.xid:xid", "Explain an Xid code."),
+    Command("sxid", "medevac.cli.xid:sxid", "Explain an NVSwitch SXid code."),
+    Command("completion", "medevac.cli.completion:completion", "Print the completion script of a shell."),
+)
+
+
+def build(only: str | None = None) -> App:
+    """The cyclopts app with every command of the table, or with one of them."""
+    from cyclopts import App
+
+    app = App(name="medevac", help=HELP, version=__version__, help_format="plaintext", result_action="return_value")
+    for command in COMMANDS:
+        if only in {None, command.name}:
+            app.command(command.target, name=command.name, help=command.help)
+    return app
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; gives the exit code."""
+    tokens = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = run(tokens)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `medevac decode ... | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.DONE
+    except KeyboardInterrupt:
+        return 130
+    except (CommandError, ConfigError, CatalogError) as error:
+        say_error(str(error))
+        return Exit.USAGE
+    except PortError as error:
+        say_error(str(error))
+        return Exit.UNREADABLE
+    return code
+
+
+def run(tokens: list[str]) -> int:
+    """Parse and run; a command that returns nothing was done."""
+    from cyclopts import CycloptsError
+
+    name = tokens[0] if tokens and not tokens[0].startswith("-") else None
+    names = [command.name for command in COMMANDS]
+    if name is not None and name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "see: medevac --help"
+        raise CommandError(f"unknown command {name!r}: {hint}")
+    try:
+        result = build(name)(tokens, print_error=False, exit_on_error=False)
+    except CycloptsError as error:
+        raise CommandError(f"{error} (see: medevac {f'{name} ' if name else ''}--help)") from error
+    return result if isinstance(result, int) else Exit.DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
