@@ -10,7 +10,7 @@ from medevac.core.policy import Counter
 
 MOST_FACTS = 256
 MOST_READINGS = 64
-PLACES = ("row", "address", "location", "link", "bank")
+PLACES = ("row", "physaddr")
 
 
 class Fact(Struct, frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
 def fact_key(event: FaultSeen) -> str:
     """What makes a fact the same one when it is seen again, by whatever source.
 
-    A fact that names a place in the hardware (a row, an address, a link) is that place's, once a day; any other is
+    A fact that names a place in memory (a row, an address) is that place's, once a day; any other is
     told apart by its second.
     """
     places = [f"{name}={event.details[name]}" for name in PLACES if event.details.get(name) is not None]
