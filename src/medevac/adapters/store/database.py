@@ -9,7 +9,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
@@ -53,7 +53,7 @@ def _meaning(path: Path, error: BaseException) -> PortError:
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
     if code in _RETRY:
         return Unavailable(f"{path}: {_RETRY[code]} ({error})")
-    return BadReply(f"{path}: not a readable store ({error}); move it away or restore a backup")
+    return BadReply(f"{path}: is no readable store ({error}); move it away or restore a backup")
 
 
 def connect(path: Path, mode: str) -> Engine:
@@ -78,8 +78,8 @@ def connect(path: Path, mode: str) -> Engine:
     return engine
 
 
-def open_writer(path: Path, *, create: bool) -> Engine:
-    """A store to append to, made or brought to the newest schema where need be.
+def open_writer(path: Path, *, create: bool) -> tuple[Engine, str]:
+    """A store to append to, and its identity; made or brought to the newest schema where need be.
 
     Raises `ConfigError` (no store there and not `create`, no store of ours, a newer schema), `Unavailable`.
     """
@@ -88,17 +88,13 @@ def open_writer(path: Path, *, create: bool) -> Engine:
     elif not path.is_file():
         raise _missing(path)
     engine = connect(path, "mode=rwc" if create else "mode=rw")
-    try:
-        with _as_config(path), translated(path), _alone(path.parent):
-            _prepare(engine, path)
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
+    with _kept(engine), _as_config(path), translated(path), _alone(path.parent):
+        _prepare(engine, path)
+        return engine, _identity(engine)
 
 
-def open_reader(path: Path) -> Engine:
-    """A store to read from; makes nothing that stays.
+def open_reader(path: Path) -> tuple[Engine, str]:
+    """A store to read from, and its identity; makes nothing that stays.
 
     A folder that this user cannot write, with no writer at work, is read as the plain file it is. Raises
     `ConfigError` (no store there, no store of ours, another schema), `Unavailable`.
@@ -108,13 +104,10 @@ def open_reader(path: Path) -> Engine:
     wal = path.with_name(path.name + "-wal")
     lone = not wal.exists() and not os.access(path.parent, os.W_OK)
     engine = connect(path, "mode=ro&immutable=1" if lone else "mode=ro")
-    try:
-        with _as_config(path), translated(path), engine.begin() as link:
+    with _kept(engine), _as_config(path), translated(path):
+        with engine.begin() as link:
             _check(link, path, need_newest=True)
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
+        return engine, _identity(engine)
 
 
 class Pulse:
@@ -141,8 +134,7 @@ class Pulse:
             self._link = None
 
 
-def identity(engine: Engine) -> str:
-    """The store's own name, given when it was made: tells its writings from another store's."""
+def _identity(engine: Engine) -> str:
     with engine.begin() as link:
         return str(link.execute(select(stores.c.identity)).scalar_one())
 
@@ -194,13 +186,21 @@ def _check(link: Connection, path: Path, *, empty_is_fine: bool = False, need_ne
 
 
 @contextmanager
+def _kept(engine: Engine) -> Iterator[None]:
+    """The file is let go of unless all goes well."""
+    with ExitStack() as stack:
+        stack.callback(engine.dispose)
+        yield
+        stack.pop_all()
+
+
+@contextmanager
 def _as_config(path: Path) -> Iterator[None]:
     """A bad file is, while opening, a path that the user got wrong."""
     try:
         yield
     except BadReply as error:
-        detail = str(error).removeprefix(f"{path}: ")
-        raise ConfigError(str(path), f"is not a Medevac store: {detail}") from error
+        raise ConfigError(str(path), str(error).removeprefix(f"{path}: ")) from error
 
 
 @contextmanager
@@ -228,6 +228,4 @@ def _uri(path: Path, mode: str) -> str:
 
 
 def _missing(path: Path) -> ConfigError:
-    return ConfigError(
-        str(path), "there is no store here; name its folder with --state-dir, or start one with `medevac run`"
-    )
+    return ConfigError(str(path), "no store here; name its folder with --state-dir, or start one with `medevac run`")

@@ -38,8 +38,10 @@ _rows = select(records.c.seq, records.c.kind, records.c.body).order_by(records.c
 class SqliteStore:
     """`medevac.ports.store.Store` in one file. Several processes may have it open, all of them appending."""
 
-    def __init__(self, path: Path, engine: Engine, *, readonly: bool) -> None:
+    def __init__(self, path: Path, engine: Engine, identity: str, *, readonly: bool) -> None:
         """Use `open` or `read`."""
+        self.identity = identity
+        """Given when the store was made: tells its writings from another store's."""
         self.path = path
         self._engine = engine
         self._writing = None if readonly else engine.execution_options(writes=True)
@@ -48,7 +50,6 @@ class SqliteStore:
         self._grown = asyncio.Event()
         self._pulse = database.Pulse(path)
         self._closed = False
-        self.identity = database.identity(engine)
 
     @classmethod
     def open(cls, path: str | Path, *, create: bool = True) -> Self:
@@ -57,17 +58,13 @@ class SqliteStore:
         Raises `ConfigError` (not `create` and nothing there; no store of ours; of a newer schema), `Unavailable`.
         """
         file = Path(path)
-        engine = database.open_writer(file, create=create)
-        with database.translated(file):
-            return cls(file, engine, readonly=False)
+        return cls(file, *database.open_writer(file, create=create), readonly=False)
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
         """Open for reading only; makes and changes nothing. Raises as `open`."""
         file = Path(path)
-        engine = database.open_reader(file)
-        with database.translated(file):
-            return cls(file, engine, readonly=True)
+        return cls(file, *database.open_reader(file), readonly=True)
 
     async def append_events(
         self, events: Sequence[AnyEvent], *, cursor: tuple[str, str] | None = None
@@ -145,7 +142,7 @@ class SqliteStore:
 
 def read_all(path: Path) -> Iterator[Record]:
     """All records of a store's file, in order, for one who does not wait for more. Raises as `SqliteStore.read`."""
-    engine = database.open_reader(path)
+    engine, _ = database.open_reader(path)
     try:
         with database.translated(path), engine.begin() as link:
             last = 0
