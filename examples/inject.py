@@ -4,7 +4,8 @@
 
 It is a program apart: it writes into the node folders of CLUSTER what a node would write there and corrupts the
 mapped parameters of the GPU that fails; it tells nobody. With `--checkpoint-dir` it begins when that folder has its
-second checkpoint, else at once. The other options must be those that the cluster was made with.
+second checkpoint, and the fault strikes shortly before the job saves the next one, so that the newest checkpoint on
+disk is no good; without it all comes at the plan's times. Seed and the options after it must be those of the cluster.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from medevac.sim.storm import AnyShown, Corruption, Storm
 CHECKPOINTS = 2
 BAD_WORDS = 64
 """So many 32-bit words lie in the bad row."""
+BEFORE_SAVE_SECONDS = 0.2
+"""So long before a checkpoint the fault strikes: a few steps of this training."""
 HOLD_SECONDS = 0.5
 """A bad row stays bad: what is written over it in this time is corrupted again."""
 
@@ -37,15 +40,50 @@ def corrupt(memory: Path) -> None:
         words.flush()
 
 
-def play(shown: Iterable[AnyShown], nodes: ClusterFolder, memory: Path | None) -> None:
-    """Show each thing at its time."""
+class Saves:
+    """The checkpoints that the job has sealed so far in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def times(self) -> list[float]:
+        """When they were sealed, in order."""
+        seals = [path for path in self._folder.glob(f"step_*/{SEAL}") if step_of(path.parent.name) is not None]
+        return sorted(path.stat().st_mtime for path in seals)
+
+    def wait_for(self, count: int, limit_s: float) -> bool:
+        """True when so many stand there; False when the time is up."""
+        until = time.monotonic() + limit_s
+        while len(self.times()) < count:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def wait_for_the_worst_moment(self) -> None:
+        """Shortly before the next one is due, by the pace of the last two: it will hold the fault."""
+        *_, before, last = self.times()
+        pace = max(last - before, 0.1)
+        now = time.time()
+        due = last + pace
+        while due - BEFORE_SAVE_SECONDS < now:
+            due += pace
+        time.sleep(due - BEFORE_SAVE_SECONDS - now)
+
+
+def play(shown: Iterable[AnyShown], nodes: ClusterFolder, memory: Path | None, saves: Saves | None) -> None:
+    """Show each thing at its time; what comes after the worst moment is as much later as that one was."""
     began = time.time()
     bad: list[Path] = []
     for one in shown:
         time.sleep(max(0.0, began + one.at - time.time()))
-        if isinstance(one, Corruption) and memory is not None:
-            bad.append(memory / f"{one.gpu}.bin")
-            corrupt(bad[-1])
+        if isinstance(one, Corruption):
+            if saves is not None:
+                saves.wait_for_the_worst_moment()
+                began = time.time() - one.at
+            if memory is not None:
+                bad.append(memory / f"{one.gpu}.bin")
+                corrupt(bad[-1])
         nodes.show(one, time.time())
     until = time.time() + HOLD_SECONDS
     while bad and time.time() < until:
@@ -54,23 +92,12 @@ def play(shown: Iterable[AnyShown], nodes: ClusterFolder, memory: Path | None) -
             corrupt(path)
 
 
-def wait_for_checkpoints(folder: Path, limit_s: float) -> bool:
-    """True when the second one stands there, sealed; False when the time is up."""
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        sealed = [path for path in folder.glob(f"step_*/{SEAL}") if step_of(path.parent.name) is not None]
-        if len(sealed) >= CHECKPOINTS:
-            return True
-        time.sleep(0.05)
-    return False
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("cluster", type=Path)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--memory", type=Path, help="folder of the mapped parameters (<GPU UUID>.bin)")
-    parser.add_argument("--checkpoint-dir", type=Path, help="begin when the second checkpoint stands here")
+    parser.add_argument("--checkpoint-dir", type=Path, help="the job's checkpoints, to choose the moment by")
     parser.add_argument("--wait-seconds", type=float, default=120.0, help="how long to wait for it")
     parser.add_argument("--no-fault", action="store_true")
     parser.add_argument("--decoy", action="store_true", help="a GPU that the job does not use fails")
@@ -81,10 +108,11 @@ def main() -> int:
     if missing:
         print(f"{given.cluster / missing[0]}: not a node of seed {given.seed} with these options", file=sys.stderr)
         return 2
-    if given.checkpoint_dir and not wait_for_checkpoints(given.checkpoint_dir, given.wait_seconds):
+    saves = Saves(given.checkpoint_dir) if given.checkpoint_dir else None
+    if saves is not None and not saves.wait_for(CHECKPOINTS, given.wait_seconds):
         print(f"{given.checkpoint_dir}: no {CHECKPOINTS} checkpoints in time", file=sys.stderr)
         return 1
-    play(storm.shown, ClusterFolder(given.cluster, storm.nodes), given.memory)
+    play(storm.shown, ClusterFolder(given.cluster, storm.nodes), given.memory, saves)
     return 0
 
 
