@@ -1,5 +1,8 @@
 """The vocabulary of steps on the world. An action's id comes from its cause: doing it twice is harmless.
 
+The id stays the same while a guard holds the action back, and is another one when the same is ordered anew later: a
+scheduler may then take an id that it has seen for one that is done.
+
 A scheduler, a checkpoint keeper and a notifier each perform their own kinds; `docs/architecture.md` has the table.
 """
 

@@ -129,10 +129,10 @@ def _device_step(view: View, trigger: Trigger) -> tuple[Moved, tuple[AnyAction, 
     actions: tuple[AnyAction, ...] = ()
     match transition.act:
         case "isolate-soft":
-            name = f"{trigger.who}/isolate-soft/{trigger.cause}"
+            name = f"{trigger.who}/isolate-soft/{device.since:.3f}"
             actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="soft", **same),)
         case "isolate-hard":
-            name = f"{trigger.who}/isolate-hard/{trigger.cause}"
+            name = f"{trigger.who}/isolate-hard/{device.since:.3f}"
             text = f"{trigger.who} on {device.node} is taken out: {trigger.why}"
             page = Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same)
             actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="hard", **same), page)

@@ -232,6 +232,10 @@ class TimePassed(Event, frozen=True, kw_only=True, tag=True):
     """Nothing but time: a deadline of the view came due."""
 
 
+class WatchBegan(Event, frozen=True, kw_only=True, tag=True):
+    """A controller looks from now on: it started, or had stood still. Silence before this says nothing of a job."""
+
+
 class ActionSettled(Event, frozen=True, kw_only=True, tag=True):
     """What became of an action, as the world was read back. `unknown`: sent, unanswered, not yet readable."""
 
@@ -267,6 +271,7 @@ AnyEvent: TypeAlias = (
     | CheckpointVerified
     | CheckpointJudged
     | TimePassed
+    | WatchBegan
     | ActionSettled
     | OrderGiven
 )

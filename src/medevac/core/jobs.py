@@ -89,7 +89,7 @@ class Job(Struct, frozen=True, kw_only=True):
             return self
         match event:
             case AttemptStarted():
-                return replace(self, ranks=event.ranks, pace=self.pace.after("start", event.at))
+                return replace(self, ranks=event.ranks, pace=self.pace.after("start", event.seen_at or event.at))
             case AttemptEnded():
                 return replace(self, ended=event)
             case ResumedFrom():
@@ -109,7 +109,7 @@ class Job(Struct, frozen=True, kw_only=True):
             self,
             reached=max(self.reached, event.step),
             rank_steps=self.rank_steps.set(event.rank, seen),
-            pace=self.pace.after(event.phase, event.at) if tells else self.pace,
+            pace=self.pace.after(event.phase, event.seen_at or event.at) if tells else self.pace,
         )
 
     def passed(self) -> bool:

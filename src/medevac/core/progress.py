@@ -52,6 +52,10 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         learned = self._learn(phase, at - self.since)
         return msgspec.structs.replace(learned, phase=phase, since=at)
 
+    def looked_away(self, until: float) -> Pace:
+        """The pace when nobody listened before `until`: the present phase is given its time anew from there."""
+        return self if self.phase is None else msgspec.structs.replace(self, since=max(self.since, until))
+
     def limit(self, phase: Phase) -> float:
         """Seconds that `phase` may last without a report; infinite for `end`."""
         rule = self.rule

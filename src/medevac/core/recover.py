@@ -80,7 +80,7 @@ def judgements(view: View) -> Iterable[JudgeCheckpoint]:
             if verdict.state == (known.written or "clean"):
                 continue
             yield JudgeCheckpoint(
-                id=f"{name}/judge/{number}/{known.attempt}/{verdict.state}",
+                id=f"{name}/judge/{number}/{verdict.state}/{known.written_at:.3f}",
                 job=name,
                 step=number,
                 state=verdict.state,
@@ -158,7 +158,7 @@ def _start(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAc
         ranks=places(job, view, policy) or (),
         resume_from=resume,
     )
-    if resume is None:
+    if resume is None or policy.mode == "monitor":
         return [start]
     point = PointClean(
         id=f"{name}/point/{resume}/{attempt}", job=name, step=resume, reason="what the next attempt loads"
@@ -173,7 +173,7 @@ def _verify(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyA
     reason = "before it is loaded, its files are compared with its seal"
     return [
         VerifyCheckpoint(
-            id=f"{job.spec.job}/verify/{chosen}/{job.restarts}", job=job.spec.job, step=chosen, reason=reason
+            id=f"{job.spec.job}/verify/{chosen}/{job.since:.3f}", job=job.spec.job, step=chosen, reason=reason
         )
     ]
 
@@ -181,7 +181,7 @@ def _verify(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyA
 def _stop(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
     return [
         StopAttempt(
-            id=f"{job.spec.job}/stop/{job.attempt}",
+            id=f"{job.spec.job}/stop/{job.attempt}/{job.since:.3f}",
             cause=trigger.cause,
             reason=trigger.why,
             job=job.spec.job,
@@ -232,7 +232,7 @@ def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[Any
 def _hold(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
     name = job.spec.job
     text = f"job {name}: no checkpoint is known clean; `medevac release {name} --resume-from STEP` lets it go on"
-    hold = HoldJob(id=f"{name}/hold/{job.attempt}", job=name, purpose="person", reason="no checkpoint is known clean")
+    hold = HoldJob(id=f"{name}/hold/{job.since:.3f}", job=name, purpose="person", reason="no checkpoint is known clean")
     return [hold, Page(id=f"{name}/page/{view.seq}", level="critical", text=text)]
 
 

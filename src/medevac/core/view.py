@@ -101,6 +101,9 @@ class View(Struct, frozen=True, kw_only=True):
                 return view._with_job(event.job, job.apply(event)) if job else view
             case ActionSettled():
                 return view._with_outcome(event)
+            case WatchBegan():
+                waiting = {name: replace(job, pace=job.pace.looked_away(now)) for name, job in view.jobs.items()}
+                return replace(view, jobs=view.jobs.update(waiting))
             case OrderGiven():
                 return view._with_order(event)
             case TimePassed():
