@@ -27,6 +27,7 @@ from medevac.core.events import (
     OrderGiven,
     ResumedFrom,
     StepReported,
+    WatchBegan,
     TimePassed,
 )
 from medevac.core.evidence import Evidence
