@@ -27,8 +27,8 @@ from medevac.core.events import (
     OrderGiven,
     ResumedFrom,
     StepReported,
-    WatchBegan,
     TimePassed,
+    WatchBegan,
 )
 from medevac.core.evidence import Evidence
 from medevac.core.job_recovery import ALIVE
