@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from medevac.catalog.schema import NOT_PUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from medevac.catalog.load import Catalog
     from medevac.catalog.schema import SxidEntry, XidEntry
@@ -104,7 +104,7 @@ def _section(title: str, items: Iterable[str]) -> list[str]:
     return ["", f"{title}:", *(f"- {item}" for item in found)] if found else []
 
 
-def _tail(catalog: Catalog, entry: XidEntry | SxidEntry) -> Sequence[str]:
+def _tail(catalog: Catalog, entry: XidEntry | SxidEntry) -> list[str]:
     others = [f"{OTHERS.get(name, name)}: {action}" for name, action in entry.others.items()]
     sources = [" ".join(filter(None, (catalog.sources[id_].title, catalog.sources[id_].url))) for id_ in entry.sources]
     return [

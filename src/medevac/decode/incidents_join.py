@@ -106,7 +106,8 @@ class _Sweep:
             self._remember(burst, ("code", burst.domain, burst.code))
 
     def _same_part(self, burst: Burst, here: tuple[str, str]) -> None:
-        key = ("part", here, burst.part) if burst.pci else ("part", here, burst.part, burst.kind)
+        whole = burst.pci and burst.kind != "unread"
+        key = ("part", here, burst.part) if whole else ("part", here, burst.part, burst.kind)
         if not self._with_latest(burst, key, SILENCE_S):
             self._still_unsolved(burst, key, here)
         self._remember(burst, key)
