@@ -30,6 +30,7 @@ _RESET = re.compile(
     r"(GPU reset (?:begin|end|succeeded)|GPU reset\(\d{1,6}\) (?:failed|succeeded)|Mode[12] reset failed)"
 )
 _TIMEOUT = re.compile(r"ring (?P<ring>[\w.]{1,32}) timeout")
+_ERROR = re.compile(r"amdgpu\]\] \*ERROR\* (?P<text>.{1,120})")
 _ACA = "Accelerator Check Architecture"
 
 
@@ -53,6 +54,8 @@ def parse(text: str) -> Reading | None:
         return Reading("amdgpu", pci=pci, details={"event": "ring timeout", **details})
     if "GPU is throttled" in text:
         return Reading("thermal", pci=pci, details={"scope": "gpu"})
+    if put(details, _ERROR, text):
+        return Reading("amdgpu", pci=pci, details={"event": "driver error", **details})
     return Reading("amdgpu", pci=pci, details={"event": "aca dump"}) if _ACA in text else None
 
 

@@ -12,12 +12,12 @@ class Context:
     `node`: the host of lines that name none. `offset`: seconds that local times of the log are ahead of UTC.
     """
 
-    __slots__ = ("clock", "drivers", "gpus", "injected", "node", "previous_boot")
+    __slots__ = ("clock", "drivers", "gpus", "injectors", "node", "previous_boot")
 
     def __init__(self, *, reference: float | None = None, node: str = "", offset: float = 0.0) -> None:
         self.clock = Clock(reference, offset)
         self.node = node
         self.gpus: dict[tuple[str, str], str] = {}
         self.drivers: dict[str, str] = {}
-        self.injected: set[str] = set()
+        self.injectors: set[str] = set()
         self.previous_boot: dict[str, float] = {}

@@ -30,23 +30,28 @@ _MANAGER_LEVEL = re.compile(r"\[(?:ERROR|FATAL|CRITICAL)\] \[tid \d{1,10}\] ")
 _MANAGER_TROUBLE = re.compile(r"fail|error|abort|fatal|unable|don't match|not match|timed? ?out", re.IGNORECASE)
 
 
-def decode_line(raw: bytes | str, ctx: Context) -> FaultSeen | None:
+def decode_line(raw: bytes | str, ctx: Context, file: str = "", line: int = 0) -> FaultSeen | None:
     """Read one record (a line; its own line breaks inside are allowed).
 
     Gives None for what is no fault. `kind` is "unread" where a fault's words stand in a line that the driver did not
-    write. `file` and `line` are left to the caller. Never raises, whatever the bytes.
+    write. Never raises, whatever the bytes.
     """
     text = clean(raw)
     head = unwrap(text, ctx.clock) if text.startswith("{") else None
     if head is None:
         head = split(text, ctx.clock)
+    return decode_record(head, text, (file, line), ctx)
+
+
+def decode_record(head: Head, text: str, where: tuple[str, int], ctx: Context) -> FaultSeen | None:
+    """The same for a record whose prefix is read already; `text` becomes the event's `raw`."""
     if not head.node:
         head.node = ctx.node
     reading = read_message(head) if head.kernel else read_program(head)
     if reading is None:
         remember(head, ctx)
         return None
-    return build(head, reading, text, ctx)
+    return build(head, reading, text, where, ctx)
 
 
 def clean(raw: bytes | str) -> str:
@@ -151,11 +156,11 @@ def remember(head: Head, ctx: Context) -> None:
         ctx.clock.booted(head.node)
     elif text.startswith("BERT: Error records"):
         ctx.previous_boot[head.node] = head.uptime or 0.0
-    elif text.startswith("EINJ: ") or "Machine check injector" in text:
-        ctx.injected.add(head.node)
+    elif "EINJ: Error INJection is initialized" in text or "Machine check injector initialized" in text:
+        ctx.injectors.add(head.node)
 
 
-def build(head: Head, reading: Reading, text: str, ctx: Context) -> FaultSeen:
+def build(head: Head, reading: Reading, text: str, where: tuple[str, int], ctx: Context) -> FaultSeen:
     """The event of a reading, with what the context adds."""
     kind, code, pci, pid, process, details = reading
     node = head.node
@@ -184,12 +189,14 @@ def build(head: Head, reading: Reading, text: str, ctx: Context) -> FaultSeen:
         process=process,
         details=details,
         raw=text if len(text) <= MAX_LINE else text[:MAX_LINE],
+        file=where[0],
+        line=where[1],
     )
 
 
 def _machine_check(head: Head, details: Details, ctx: Context) -> Details:
-    """A record of the boot before this one, or of a test, says so."""
+    """A record of the boot before this one says so, and one on a machine that is set up to inject errors."""
     before = ctx.previous_boot.get(head.node)
     if before is not None and head.uptime is not None and 0 <= head.uptime - before < 2:
         details = {**details, "previous_boot": "yes"}
-    return {**details, "injected": "yes"} if head.node in ctx.injected else details
+    return {**details, "injector": "loaded"} if head.node in ctx.injectors else details

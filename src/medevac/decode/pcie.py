@@ -27,7 +27,7 @@ _TLP = re.compile(r"\s*TLP Header: (?P<tlp>[0-9a-f ]{8,64})")
 _BIT = re.compile(r"\s*\[ ?(?P<bit>\d{1,2})\] (?P<name>[A-Za-z]\w{1,20})")
 _REPORTED = re.compile(r"\s*(?:Error of this Agent|aer_(?:status|layer|agent|uncor))")
 _RECOVERY = re.compile(
-    r"(device recovery (?:failed|successful)|can't recover|subordinate device reset failed"
+    r"([Dd]evice recovery (?:failed|successful)|can't recover|subordinate device reset failed"
     r"|Root Port link has been reset)"
 )
 _CONTAINED = re.compile(
@@ -48,8 +48,8 @@ _PORT = "pcieport"
 def parse(text: str) -> Reading | None:
     """Read a device's line about its link or its errors."""
     device = DEVICE.match(text)
-    if device is None:
-        return None
+    if device is None:  # a mail or a pager broke the line behind the device
+        return _aer(None, text[5:], {}) if text.startswith("AER: ") else None
     driver, address, _ = device.groups()
     pci = pci_address(address)
     rest = text[device.end() :]
@@ -67,7 +67,7 @@ def parse(text: str) -> Reading | None:
     return _continuation(pci, rest, details)
 
 
-def _aer(pci: str, rest: str, details: Details) -> Reading | None:
+def _aer(pci: str | None, rest: str, details: Details) -> Reading | None:
     if put(details, _RECEIVED, rest) or put(details, _BUS_ERROR, rest):
         inner = _INNER.search(str(details["severity"]))
         if inner:
@@ -78,12 +78,12 @@ def _aer(pci: str, rest: str, details: Details) -> Reading | None:
             details["source_pci"] = pci_address(str(details["source_pci"]))
         return Reading("aer", pci=pci, details=details)
     if match := _RECOVERY.search(rest):
-        details["event"] = match[1].removeprefix("device ")
+        details["event"] = match[1].removeprefix("device ").removeprefix("Device ")
         return Reading("aer", pci=pci, details=details)
     return _continuation(pci, rest, details)
 
 
-def _continuation(pci: str, rest: str, details: Details) -> Reading | None:
+def _continuation(pci: str | None, rest: str, details: Details) -> Reading | None:
     """The registers and bit names that follow an AER report of the same device."""
     found = put(details, _CAPABILITY, rest) or put(details, _TLP, rest)
     if not found and put(details, _BIT, rest):

@@ -1,0 +1,126 @@
+"""Many inputs: paths, globs, folders and stdin to one row of events, several files at once where that pays."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import msgspec
+
+from medevac.core.events import FaultSeen
+from medevac.decode.context import Context
+from medevac.decode.export import SIGN, decode_export
+from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream, reason
+from medevac.decode.stream import decode_stream
+from medevac.decode.workers import in_parallel
+
+STDIN = "-"
+_WORTH_A_PROCESS = 32_000_000  # bytes in all; less is read faster than processes start
+
+
+def _raise(problem: Unreadable) -> None:
+    raise problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How inputs are read.
+
+    `unreadable` is called for each input that cannot be read (wholly or on): the others are still done; by default it
+    raises. `progress` gets bytes as stored. `jobs`: processes at most, 0 for one a core. `node`: host of lines that
+    name none. `offset`: seconds that local times are ahead of UTC.
+    """
+
+    recursive: bool = False
+    jobs: int = 0
+    node: str = ""
+    offset: float = 0.0
+    progress: Progress | None = None
+    unreadable: Callable[[Unreadable], None] = field(default=_raise)
+
+
+def decode_files(paths: Iterable[str], *, options: Options | None = None) -> Iterator[FaultSeen]:
+    """The events of all inputs, file after file, each in its own order.
+
+    A path may be a file of any form that `readers` knows, a glob, a folder (with `recursive`), or `-` for stdin.
+    """
+    chosen = options or Options()
+    names = list(expand(paths, chosen))
+    jobs = min(chosen.jobs or os.cpu_count() or 1, len(names))
+    if jobs > 1 and STDIN not in names and total_size(names) >= _WORTH_A_PROCESS:
+        events = in_parallel(names, jobs, chosen.node, chosen.offset, chosen.progress, chosen.unreadable)
+    else:
+        events = (event for name in names for event in decode_input(name, chosen))
+    return _identified(events)
+
+
+def expand(paths: Iterable[str], options: Options) -> Iterator[str]:
+    """The files that the given paths stand for, each once, in their order."""
+    seen: set[str] = set()
+    for path in paths:
+        for name in _matches(path, options):
+            if name not in seen:
+                seen.add(name)
+                yield name
+
+
+def _matches(path: str, options: Options) -> list[str]:
+    if path == STDIN:
+        return [path]
+    if Path(path).is_dir():
+        if options.recursive:
+            return sorted(str(found) for found in Path(path).rglob("*") if found.is_file())
+        options.unreadable(Unreadable(path, "is a folder: give -r to read all files in it"))
+        return []
+    if not Path(path).exists() and (found := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 - takes absolute patterns
+        return found
+    return [path]
+
+
+def total_size(names: Iterable[str]) -> int:
+    """Bytes of all files, as stored; 0 for those that cannot be asked."""
+    return sum(Path(name).stat().st_size for name in names if Path(name).is_file())
+
+
+def decode_input(name: str, options: Options) -> Iterator[FaultSeen]:
+    """The events of one input. What cannot be read is told to `options.unreadable`."""
+    try:
+        logs = (
+            open_stream(cast("BinaryIO", sys.stdin.buffer), "stdin", options.progress)
+            if name == STDIN
+            else open_path(name, options.progress)
+        )
+        for log in logs:
+            yield from decode_log(log, options.node, options.offset)
+    except Unreadable as problem:
+        options.unreadable(problem)
+    except (OSError, EOFError) as problem:
+        options.unreadable(Unreadable(name, reason(problem)))
+
+
+def decode_log(log: Log, node: str = "", offset: float = 0.0) -> Iterator[FaultSeen]:
+    """The events of one opened log."""
+    ctx = Context(reference=log.mtime, node=node, offset=offset)
+    if log.stream.peek(len(SIGN)) == SIGN:
+        return decode_export(log.stream, log.name, ctx)
+    return decode_stream(log.stream, log.name, ctx=ctx, size=log.size)
+
+
+def _identified(events: Iterator[FaultSeen]) -> Iterator[FaultSeen]:
+    """Fill in the UUIDs that an earlier file told."""
+    known: dict[tuple[str, str], str] = {}
+    for event in events:
+        if event.pci is None:
+            yield event
+            continue
+        if event.gpu is not None:
+            known[event.node, event.pci] = event.gpu
+        elif uuid := known.get((event.node, event.pci)):
+            yield msgspec.structs.replace(event, gpu=uuid)
+            continue
+        yield event

@@ -1,0 +1,176 @@
+"""What an input really is: plain or compressed, or a tar of logs. Told by its first bytes, not its name."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import lzma
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+Progress = Callable[[int], None]
+"""Called now and then with the bytes of input (as stored) done since the last call."""
+
+_CHUNK = 1 << 18
+
+
+class Unreadable(Exception):
+    """An input, or the rest of it, could not be read. The message names it and says why."""
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(f"{name}: {why}")
+        self.name = name
+        self.why = why
+
+
+class Log(NamedTuple):
+    """One readable log: `stream` gives decompressed bytes, `size` is a guess of how many, `mtime` unix seconds."""
+
+    name: str
+    stream: Any
+    size: int
+    mtime: float | None
+
+
+class Counted(io.RawIOBase):
+    """A stream that reports how far it was read, and keeps its first bytes for a look."""
+
+    def __init__(self, inner: BinaryIO, progress: Progress | None) -> None:
+        super().__init__()
+        self._inner = inner
+        self._progress = progress
+        self._head = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def peek(self, size: int) -> bytes:
+        """The next `size` bytes, or as many as there are, left to be read again."""
+        while len(self._head) < size:
+            more = self._inner.read(size - len(self._head))
+            if not more:
+                break
+            self._head += more
+        return self._head[:size]
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        if self._head:
+            got = min(len(view), len(self._head))
+            view[:got] = self._head[:got]
+            self._head = self._head[got:]
+        else:
+            got = self._inner.readinto(view) or 0  # type: ignore[attr-defined]
+        if self._progress and got:
+            self._progress(got)
+        return got
+
+
+class Inflated(io.RawIOBase):
+    """A gzip stream of any number of members, decompressed. Quicker than the gzip module: larger pieces, one check."""
+
+    def __init__(self, inner: Counted) -> None:
+        super().__init__()
+        self._inner = inner
+        self._zlib = zlib.decompressobj(31)
+        self._input = b""
+        self._begun = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        while True:
+            if not self._input and not self._refill():
+                return 0
+            out = self._zlib.decompress(self._input, len(view))
+            self._begun = True
+            self._input = self._zlib.unconsumed_tail
+            if self._zlib.eof:
+                self._input = self._zlib.unused_data.lstrip(b"\0")
+                self._zlib, self._begun = zlib.decompressobj(31), False
+            if out:
+                view[: len(out)] = out
+                return len(out)
+
+    def _refill(self) -> bool:
+        self._input = self._inner.read(_CHUNK) or b""
+        if not self._input and self._begun:
+            raise EOFError("it ends in the middle of its gzip data")
+        return bool(self._input)
+
+
+def open_path(path: str, progress: Progress | None = None) -> Iterator[Log]:
+    """The logs in a file: itself, or the members of the tar it is. Raises Unreadable."""
+    try:
+        with Path(path).open("rb", buffering=0) as file:
+            status = Path(path).stat()
+            yield from open_stream(cast("BinaryIO", file), path, progress, status.st_size, status.st_mtime)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as problem:
+        raise Unreadable(path, reason(problem)) from problem
+
+
+def open_stream(
+    inner: BinaryIO,
+    name: str,
+    progress: Progress | None = None,
+    size: int = 0,
+    mtime: float | None = None,
+) -> Iterator[Log]:
+    """The same for an open binary stream. What it raises while it is read is the library's own error."""
+    raw = Counted(inner, progress)
+    stream, packed = _decompressed(raw, name)
+    head = stream.peek(512)
+    if head[257:262] == b"ustar":
+        yield from _members(stream, name)
+    elif head.startswith(b"LPKSHHRH"):
+        raise Unreadable(name, "is a binary journal: give the output of `journalctl -o json --file ...` instead")
+    else:
+        yield Log(name, stream, size * 12 if packed else size, mtime)
+
+
+def _decompressed(raw: Counted, name: str) -> tuple[Counted, bool]:
+    head = raw.peek(6)
+    inner: Any
+    if head.startswith(b"\x1f\x8b"):
+        inner = Inflated(raw)
+    elif head.startswith(b"\xfd7zXZ\0"):
+        inner = lzma.LZMAFile(  # noqa: SIM115 - closed with the file below it
+            cast("BinaryIO", io.BufferedReader(raw, _CHUNK))
+        )
+    elif head.startswith(b"BZh"):
+        inner = bz2.BZ2File(cast("BinaryIO", io.BufferedReader(raw, _CHUNK)))
+    elif head.startswith(b"\x28\xb5\x2f\xfd"):
+        inner = _zstd(raw, name)
+    else:
+        return raw, False
+    return Counted(cast("BinaryIO", inner), None), True
+
+
+def _zstd(raw: Counted, name: str) -> Any:
+    try:
+        import zstandard
+    except ImportError as missing:
+        raise Unreadable(name, "is zstd: install medevac[zstd], or pipe `zstdcat` into `medevac decode -`") from missing
+    return zstandard.ZstdDecompressor().stream_reader(cast("BinaryIO", raw), read_across_frames=True)
+
+
+def _members(stream: Counted, name: str) -> Iterator[Log]:
+    """Each regular file of a tar, read in place; a compressed one is opened as well."""
+    with tarfile.open(fileobj=cast("BinaryIO", io.BufferedReader(stream, _CHUNK)), mode="r|") as archive:
+        for member in archive:
+            inner = archive.extractfile(member) if member.isreg() else None
+            if inner is not None and not member.name.endswith((".journal", ".journal~")):  # text copies stand beside
+                inside = f"{name}:{member.name}"
+                yield from open_stream(cast("BinaryIO", inner), inside, None, member.size, float(member.mtime))
+
+
+def reason(problem: BaseException) -> str:
+    """Why, in words for a person, without the file's name."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror.lower()
+    return str(problem) or type(problem).__name__

@@ -1,0 +1,168 @@
+"""From the bytes of one log to its events, in order, in constant memory: scan a block, parse the lines it points at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from medevac.core.events import FaultSeen
+from medevac.decode import nvrm
+from medevac.decode.context import Context
+from medevac.decode.joiner import Joiner
+from medevac.decode.lines import decode_line
+from medevac.decode.scanner import Scanner, anchors_for, line_counter, make_scanner
+
+BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
+_LOOK_AHEAD = 8  # lines read after one whose fact goes on without an anchor
+_GOES_ON = frozenset({"aer", "aer_continuation", "panic"})
+
+
+class Readable(Protocol):
+    """A binary stream."""
+
+    def readinto(self, buffer: memoryview, /) -> int | None:
+        """Fill `buffer` as far as possible; 0 at the end."""
+
+
+class Decoder:
+    """The lines of one log, given in blocks.
+
+    `feed` takes whole lines (the last one may lack its end), `finish` says that nothing follows. Line numbers count
+    from 1 over all that was fed.
+    """
+
+    def __init__(self, name: str, ctx: Context, scanner: Scanner, count: Callable[..., int]) -> None:
+        self.name = name
+        self.ctx = ctx
+        self._scanner = scanner
+        self._count = count
+        self._joiner = Joiner()
+        self._line = 1  # number of the line that starts at _counted
+        self._ahead = 0
+        self._long: list[bytes] = []
+        self._long_line = 0
+
+    def feed(self, data: bytes | bytearray, size: int) -> list[FaultSeen]:
+        """The events that are complete after `data[:size]`."""
+        out: list[FaultSeen] = []
+        at, line = 0, self._line
+        hits = iter(self._scanner.scan(data, size))
+        hit = next(hits, size)
+        while at < size:
+            if self._ahead:
+                start = at
+                self._ahead -= 1
+            else:
+                while hit < at:
+                    hit = next(hits, size)
+                if hit >= size:
+                    break
+                start = data.rfind(b"\n", at, hit) + 1 or at
+                line += self._count(data, at, start) if start > at else 0
+            end = data.find(b"\n", start, size)
+            end = size if end < 0 else end
+            out += self._record(bytes(data[start:end]), line)
+            at = end + 1
+            line += end < size
+        if at < size:
+            line += self._count(data, at, size)
+        self._line = line
+        return out
+
+    def skip(self, data: bytes | bytearray, size: int) -> None:
+        """Pass over the rest of a line that is longer than a block."""
+        self._line += self._count(data, 0, size)
+
+    def finish(self) -> list[FaultSeen]:
+        """The last events, when nothing follows (or nothing for now)."""
+        out = self._end_long() if self._long else []
+        self._ahead = 0
+        return out + self._joiner.flush()
+
+    def _record(self, raw: bytes, line: int) -> list[FaultSeen]:
+        if self._long:
+            return self._longer(raw, line)
+        event = decode_line(raw, self.ctx, self.name, line)
+        if event is None:
+            return []
+        kind = event.kind
+        if kind in _GOES_ON:
+            self._ahead = _LOOK_AHEAD
+        elif kind == "nvrm_other":
+            if nvrm.begins_long(event.raw[event.raw.find("NVRM") :]):
+                self._long, self._long_line, self._ahead = [raw], line, 1
+                return []
+            if raw.startswith(b"        ") and not event.details:  # the second line of a record of several
+                return []
+        return self._joiner.add(event)
+
+    def _longer(self, raw: bytes, line: int) -> list[FaultSeen]:
+        """A further line of "The NVIDIA GPU ... has fallen off the bus"."""
+        if b"NVRM" in raw and b"Xid" not in raw:
+            self._long.append(raw[raw.find(b"NVRM") :])
+            if len(self._long) < 4 and b"fallen off" not in raw:
+                self._ahead = 1
+                return []
+            return self._end_long()
+        return self._end_long() + self._record(raw, line)
+
+    def _end_long(self) -> list[FaultSeen]:
+        whole = b"\n".join(self._long)
+        self._long = []
+        event = decode_line(whole, self.ctx, self.name, self._long_line)
+        return [] if event is None else self._joiner.add(event)
+
+
+def decode_stream(
+    stream: Readable,
+    name: str,
+    *,
+    ctx: Context | None = None,
+    size: int = 0,
+) -> Iterator[FaultSeen]:
+    """The events of one decompressed binary stream, in order.
+
+    `size` is about how many bytes will come (0: not known). Raises OSError where the stream cannot be read on; what was
+    read before has been given.
+    """
+    context = ctx or Context()
+    buffer = bytearray(BLOCK)
+    view = memoryview(buffer)
+    have = _fill(stream, view, 0)
+    decoder = Decoder(name, context, make_scanner(anchors_for(bytes(view[:have]))), line_counter(size))
+    inside = False  # a line longer than the block
+    while have:
+        last = buffer.rfind(b"\n", 0, have) + 1
+        full = have == BLOCK
+        use = last if last and full else have
+        if inside:
+            first = buffer.find(b"\n", 0, have) + 1 or have
+            decoder.skip(buffer, first)
+            inside = first == have and buffer[have - 1] != 10
+            view[: have - first] = bytes(view[first:have])
+            have -= first
+            if have < BLOCK:
+                have += _fill(stream, view, have)
+            continue
+        yield from decoder.feed(buffer, use)
+        if full and not last:
+            inside = True
+        rest = have - use
+        if rest:
+            view[:rest] = bytes(view[use:have])
+        got = _fill(stream, view, rest) if full else 0
+        if not full:
+            break
+        have = rest + got
+    yield from decoder.finish()
+
+
+def _fill(stream: Readable, view: memoryview, have: int) -> int:
+    """Read until the block is full or the stream ends; gives the bytes read."""
+    start = have
+    while have < len(view):
+        got = stream.readinto(view[have:])
+        if not got:
+            break
+        have += got
+    return have - start
