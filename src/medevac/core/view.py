@@ -7,7 +7,7 @@ from collections.abc import Callable
 from immutables import Map
 from msgspec.structs import replace
 
-from medevac.core.actions import AnyAction, JudgeCheckpoint, StartAttempt, VerifyCheckpoint
+from medevac.core.actions import AnyAction, JudgeCheckpoint, StartAttempt, StopAttempt, VerifyCheckpoint
 from medevac.core.decision import Decision, Finding, Held, Incident, Moved, Part, Struct, Trigger
 from medevac.core.events import (
     ActionSettled,
@@ -138,7 +138,10 @@ class View(Struct, frozen=True, kw_only=True):
         """
         if job.state not in {"proving", "running"} or not job.pace.steps:
             return None
-        return None if f"{job.spec.job}/stop/{job.attempt}" in self.held else job.pace.deadline()
+        stops = (held.action for held in self.held.values() if isinstance(held.action, StopAttempt))
+        if any(stop.job == job.spec.job and stop.attempt == job.attempt for stop in stops):
+            return None
+        return job.pace.deadline()
 
     def part(self, event: FaultSeen | EccCounted) -> Part:
         """The part that an event speaks of: the GPU where its identity is known, else its node."""
