@@ -147,8 +147,13 @@ class View(Struct, frozen=True, kw_only=True):
         """The part that an event speaks of: the GPU where its identity is known, else its node."""
         uuid = event.gpu or self.by_pci.get((event.node, event.pci or ""), "")
         if uuid:
-            return Part(domain="gpu", name=uuid, node=event.node, pci=event.pci or "")
+            return Part(domain="gpu", name=uuid, node=event.node, pci=self._pci(event.node, uuid) or event.pci or "")
         return Part(domain="node", name=event.node, node=event.node, pci=event.pci or "")
+
+    def _pci(self, node: str, uuid: str) -> str:
+        """The address that the cluster gives a GPU: whatever a source leaves out, one GPU is one part."""
+        home = self.nodes.get(node)
+        return next((gpu.pci for gpu in home.gpus if gpu.uuid == uuid), "") if home else ""
 
     def node_of(self, part: Part) -> Node | None:
         """The node that a part belongs to, where it is known."""
