@@ -42,7 +42,7 @@ class World:
         self._heap: list[tuple[float, int, ev.AnyEvent]] = []
         self._order = itertools.count()
         self._running: StartAttempt | None = None
-        self._hung = False
+        self._hung: tuple[int, int] | None = None
         self._parent: int | None = None
         self._refusals = {m.action: m for m in script.mess if isinstance(m, say.Refuses)}
         self._refused: dict[str, int] = {}
@@ -91,8 +91,12 @@ class World:
         """What a training would have done had it not been stopped, or hung, does not happen."""
         if not isinstance(event, ev.StepReported | ev.CheckpointSealed | ev.AttemptEnded | ev.ResumedFrom):
             return True
-        live = self._running is not None and self._running.attempt == event.attempt
-        return live and not (self._hung and not (isinstance(event, ev.AttemptEnded) and event.why))
+        if self._running is None or self._running.attempt != event.attempt:
+            return False
+        if self._hung is None or (isinstance(event, ev.AttemptEnded) and event.why):
+            return True
+        rank, step = self._hung
+        return isinstance(event, ev.StepReported) and event.step == step + 1 and event.rank != rank
 
     def _take(self, event: ev.AnyEvent) -> None:
         record = EventRecord(seq=len(self.records) + 1, event=event)
@@ -120,7 +124,7 @@ class World:
         for line in self.script.mess:
             if isinstance(line, say.Mishap) and line.step == step and line.attempt in {0, event.attempt}:
                 self._mishap(line, event)
-        if self._hung or (step and not event.finite):
+        if not event.finite or (self._hung and step > self._hung[1]):
             return
         if step and step % job.save_every == 0:
             self._heap_push(at + 0.1, self._seal(event, at + 0.1))
@@ -148,7 +152,7 @@ class World:
     def _mishap(self, line: say.Mishap, event: ev.StepReported) -> None:
         at, job, attempt = event.at + 0.05, event.job, event.attempt
         if line.what == "hang":
-            self._hung = True
+            self._hung = (line.rank, event.step)
         elif line.what == "nan":
             bad = ev.StepReported(at=at, job=job, attempt=attempt, step=event.step, rank=line.rank, finite=False)
             self._heap_push(at, bad)
@@ -173,7 +177,7 @@ class World:
         job = self.script.job
         match action:
             case StartAttempt():
-                self._running, self._hung = action, False
+                self._running, self._hung = action, None
                 yield ev.AttemptStarted(
                     at=at, job=job.name, attempt=action.attempt, ranks=action.ranks, resume_from=action.resume_from
                 )

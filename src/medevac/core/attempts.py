@@ -19,7 +19,7 @@ from medevac.core.events import (
 from medevac.core.jobs import Job
 from medevac.core.policy import Policy
 from medevac.core.recover import runs_from_suspect
-from medevac.core.view import View
+from medevac.core.view import View, ordered
 
 DRAINED, HARDWARE = 83, 84
 
@@ -28,7 +28,7 @@ def triggers(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
     """What this event may move, in order; the state machine decides whether it does."""
     match event:
         case TimePassed():
-            return [trigger for name, job in view.jobs.items() for trigger in _due(name, job, view)]
+            return [trigger for name, job in ordered(view.jobs) for trigger in _due(name, job, view)]
         case OrderGiven():
             return [_of(event.target, f"order-{event.what}", f"by order of {event.who}")]
         case ActionSettled():

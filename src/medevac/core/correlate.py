@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from medevac.core.decision import Finding, Incident, Part, Severity
 from medevac.core.events import EnvironmentSeen
 from medevac.core.policy import Correlation
-from medevac.core.view import View
+from medevac.core.view import View, ordered
 
 RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
 ISOLATES = {"soft", "hard"}
@@ -46,7 +46,7 @@ def caused(view: View, event: EnvironmentSeen, policy: Correlation) -> tuple[Inc
     if event.state == "ok":
         return ()
     explained = []
-    for incident in view.incidents.values():
+    for _, incident in ordered(view.incidents):
         if is_open(incident, view.now, policy):
             new = _explained(incident, view, policy)
             explained += [new] if new != incident else []

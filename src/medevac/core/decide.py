@@ -25,7 +25,7 @@ from medevac.core.guards import harmless, screen
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.policy import Policy
 from medevac.core.rules import findings
-from medevac.core.view import View
+from medevac.core.view import View, ordered
 
 RESPONSES = {"hard": "critical", "soft": "pre-failure"}
 
@@ -60,14 +60,15 @@ def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
 
 def _triggers(view: View, event: AnyEvent, found: tuple[Finding, ...], policy: Policy) -> list[Trigger]:
     """Devices first, so that a job is never placed on what is going out; then what was held back and may be tried."""
-    named = {f.part.name: i.id for i in view.incidents.values() for f in i.findings}
+    incidents = sorted(view.incidents.values(), key=lambda i: (not i.closed, i.last, i.id))
+    named = {f.part.name: i.id for i in incidents for f in i.findings}
     hardware = [
         Trigger(machine="device", who=f.part.name, on=RESPONSES[f.response], why=f.meaning, cause=named[f.part.name])
         for f in found
         if f.response in RESPONSES
     ]
     jobs = []
-    for name, job in view.jobs.items():
+    for name, job in ordered(view.jobs):
         worst = recover.hit(job, found)
         if worst:
             why = f"{worst.part.name} on {worst.part.node}: {worst.meaning}"
@@ -133,7 +134,7 @@ def _device_step(view: View, trigger: Trigger) -> tuple[Moved, tuple[AnyAction, 
             actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="soft", **same),)
         case "isolate-hard":
             name = f"{trigger.who}/isolate-hard/{device.since:.3f}"
-            text = f"{trigger.who} on {device.node} is taken out: {trigger.why}"
+            text = f"{trigger.who} on {device.node} must be taken out: {trigger.why}"
             page = Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same)
             actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="hard", **same), page)
         case "give-back":
@@ -164,7 +165,7 @@ def _second_thoughts(view: View) -> list[Trigger]:
     """A running attempt whose checkpoint has just become suspect."""
     return [
         Trigger(machine="job", who=name, on="suspect-resume", why=f"step {job.resumed}, which it loaded, is in doubt")
-        for name, job in view.jobs.items()
+        for name, job in ordered(view.jobs)
         if job.state in {"proving", "running", "starting"} and recover.runs_from_suspect(job, view)
     ]
 

@@ -26,7 +26,7 @@ from medevac.core.lineage import newest_clean, verdicts
 from medevac.core.node_lifecycle import IN_SERVICE
 from medevac.core.placement import place
 from medevac.core.policy import Policy
-from medevac.core.view import View
+from medevac.core.view import View, ordered
 
 GAVE_UP = 4
 HANDS_ON = {"no-progress", "too-many"}
@@ -74,7 +74,7 @@ def places(job: Job, view: View, policy: Policy) -> tuple[RankPlace, ...] | None
 
 def judgements(view: View) -> Iterable[JudgeCheckpoint]:
     """Verdicts that differ from what the lineage files say (a clean one is written only over another)."""
-    for name, job in view.jobs.items():
+    for name, job in ordered(view.jobs):
         for number, verdict in verdicts(job, view.doubts).items():
             known = job.checkpoints[number]
             if verdict.state == (known.written or "clean"):
@@ -223,7 +223,8 @@ def _pass_on(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[Any
 
 def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
     name = job.spec.job
-    code = GAVE_UP if trigger.on in HANDS_ON or not job.ended else job.ended.code
+    own = job.ended.code if job.ended and not job.ended.why else 0
+    code = own if own and trigger.on not in HANDS_ON else GAVE_UP
     text = f"job {name}: given up after attempt {job.attempt}: {trigger.why}"
     finish = FinishJob(id=f"{name}/finish/{job.attempt}", job=name, code=code, reason=trigger.why)
     return [Page(id=f"{name}/page/{view.seq}", level="critical", text=text), finish]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from immutables import Map
 from msgspec.structs import replace
@@ -37,8 +38,14 @@ from medevac.core.lineage import Doubt
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.progress import HangRule, Pace
 
+T = TypeVar("T")
 MOST_ENVIRONMENT = 64
 GOES_ON = {"due", "nothing-saved", "good-checkpoint", "no-clean"}
+
+
+def ordered(values: Mapping[str, T]) -> list[tuple[str, T]]:
+    """The items in the order of their keys."""
+    return sorted(values.items(), key=lambda item: item[0])
 
 
 class Device(Struct, frozen=True, kw_only=True):
@@ -52,13 +59,17 @@ class Device(Struct, frozen=True, kw_only=True):
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """The world as the events tell it. `seq` is the place in the log of the newest event, `now` its time."""
+    """The world as the events tell it. `seq` is the place in the log of the newest event, `now` its time.
+
+    A Map's own order differs from one process to the next: whatever decides goes through `ordered`. `nodes` keeps the
+    cluster's order.
+    """
 
     seq: int = 0
     now: float = 0.0
     paused: bool = False
     hang: HangRule = HangRule()
-    nodes: Map[str, Node] = Map()
+    nodes: dict[str, Node] = {}
     owners: Map[str, str] = Map()
     by_pci: Map[tuple[str, str], str] = Map()
     evidence: Map[str, Evidence] = Map()
@@ -167,7 +178,7 @@ class View(Struct, frozen=True, kw_only=True):
         owners = {gpu.uuid: node.name for node in event.nodes for gpu in node.gpus}
         places = {(node.name, gpu.pci): gpu.uuid for node in event.nodes for gpu in node.gpus if gpu.pci}
         nodes = {node.name: node for node in event.nodes}
-        return replace(self, nodes=Map(nodes), owners=Map(owners), by_pci=Map(places))
+        return replace(self, nodes=nodes, owners=Map(owners), by_pci=Map(places))
 
     def _with_evidence(self, event: FaultSeen | EccCounted) -> View:
         name = self.part(event).name
@@ -206,7 +217,8 @@ class View(Struct, frozen=True, kw_only=True):
 
     def _without_held(self, wanted: Callable[[Held], bool]) -> View:
         """Take out what may be tried again now; deciding finds it in `retried`."""
-        out = {key: held for key, held in self.held.items() if wanted(held)}
+        due = {key: held for key, held in ordered(self.held) if wanted(held)}
+        out = dict(sorted(due.items(), key=lambda item: item[1].trigger.machine == "job"))
         if not out:
             return self
         kept = Map({key: held for key, held in self.held.items() if key not in out})
@@ -235,7 +247,7 @@ class View(Struct, frozen=True, kw_only=True):
         """Repaired and given back: earlier evidence and doubt end here, incidents with nothing left out close."""
         doubts = tuple(d if d.until is not None else replace(d, until=at) for d in self.doubts.get(name, ()))
         view = replace(self, doubts=self.doubts.set(name, doubts), evidence=self.evidence.set(name, Evidence()))
-        for key, incident in view.incidents.items():
+        for key, incident in ordered(view.incidents):
             names = {finding.part.name for finding in incident.findings}
             if name in names and all(view.device(each).state == "healthy" for each in names):
                 view = replace(view, incidents=view.incidents.set(key, replace(incident, closed=True)))
