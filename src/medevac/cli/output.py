@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from rich.console import Console
     from rich.table import Table
 
+SEVERITY_STYLES = {severity: f"severity.{severity}" for severity in ("critical", "warning", "unknown", "info")}
 STYLES = {
     "severity.critical": "bold red",
     "severity.warning": "yellow",
@@ -77,6 +80,23 @@ def table(*columns: str, title: str | None = None) -> Table:
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], styles: Mapping[str, str] | None = None) -> None:
+    """A table on a terminal; in a pipe one line a row, values between tabs, so that cut, sort and grep work.
+
+    `styles` colours cells that hold exactly this text.
+    """
+    if not console().is_terminal:
+        for row in (columns, *rows):
+            print("\t".join(" ".join(value.split()) for value in row))
+        return
+    from rich.text import Text
+
+    made = table(*columns)
+    for row in rows:
+        made.add_row(*(Text(value, style=(styles or {}).get(value, "")) for value in row))
+    console().print(made)
 
 
 def moment(at: float | None) -> str:

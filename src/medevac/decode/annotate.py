@@ -90,17 +90,21 @@ class Annotator:
     def __init__(self, catalog: Catalog | None = None) -> None:
         self.catalog = catalog or load_catalog()
         self._known: dict[tuple[object, ...], Annotation] = {}
+        rules = [rule for rules in self.catalog.kinds.values() for rule in rules if rule.when]
+        self._wordy = {"sxid", *(rule.kind for rule in rules)} - {"xid"}
+        self._wordy_xids = {NVLINK, *NVLINK5, *(code for rule in rules if rule.kind == "xid" for code in rule.codes)}
 
     def annotate(self, fault: FaultSeen) -> Annotation:
         """The reading of one event."""
-        details = fault.details
-        words = tuple([details.get(word) for word in _WORDS]) if details else ()
-        key = (fault.kind, fault.code, words)
+        kind, code, details = fault.kind, fault.code, fault.details
+        wordy = code in self._wordy_xids if kind == "xid" else kind in self._wordy
+        words = tuple([details.get(word) for word in _WORDS]) if wordy and details else ()
+        key = (kind, code, words)
         known = self._known.get(key)
         if known is None:
             if len(self._known) >= _KEPT_AT_MOST:
                 self._known.clear()
-            known = self._known[key] = self._read(fault.kind, fault.code, details)
+            known = self._known[key] = self._read(kind, code, details)
         return known
 
     def _read(self, kind: str, code: int | None, details: Mapping[str, Value]) -> Annotation:
@@ -272,8 +276,10 @@ def _blame(category: str, details: Mapping[str, Value]) -> Blame:
 
 
 def _cleared(kind: str) -> Annotation | None:
-    if not kind.endswith("_clear"):
-        return None
-    return Annotation(
-        meaning="All clear", severity="info", policy_action=PolicyAction(action="IGNORE", rule="all-clear")
-    )
+    """Lines that only say that something ended, or go on from a first line that is not in the log."""
+    if kind.endswith("_clear"):
+        done = PolicyAction(action="IGNORE", rule="all-clear")
+        return Annotation(meaning="All clear", severity="info", policy_action=done)
+    if kind.endswith("_continuation"):
+        return Annotation(meaning="Goes on from a line that is not in this log", severity="info")
+    return None

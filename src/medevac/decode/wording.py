@@ -19,7 +19,7 @@ KINDS = {
     "eth_link": "network link",
     "oom": "out-of-memory kill",
     "mce": "machine check",
-    "nvrm_other": "driver",
+    "nvrm_other": "driver message",
     "fabric_manager": "Fabric Manager",
     "unread": "not read",
 }
@@ -27,8 +27,13 @@ KINDS = {
 
 def fact_words(fact: Fact | Root) -> str:
     """`Xid 79`, `PCIe AER`, `machine check`."""
-    name = KINDS.get(fact.kind, fact.kind.replace("_", " "))
-    return f"{name} {fact.code}" if fact.code is not None and fact.kind in {"xid", "sxid"} else name
+    return fact_words_of(fact.kind, fact.code)
+
+
+def fact_words_of(kind: str, code: int | None) -> str:
+    """The same of a kind and a code."""
+    name = KINDS.get(kind, kind.replace("_", " "))
+    return f"{name} {code}" if code is not None and kind in {"xid", "sxid"} else name
 
 
 def root_words(incident: Incident) -> str:

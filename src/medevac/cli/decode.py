@@ -1,0 +1,171 @@
+"""`medevac decode`: every GPU-related line of a log, what it means, who is to blame, what to do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from medevac.catalog.schema import Severity
+from medevac.cli.decode_filters import Filters, moment_of
+from medevac.cli.exits import Exit
+from medevac.cli.output import CommandError, print_json, say_error
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from medevac.catalog.load import Catalog
+    from medevac.decode.incidents import Incident, Membership
+    from medevac.decode.output_spool import Spool
+
+Flag = Parameter(negative="")
+Many = Parameter(negative="", consume_multiple=False)
+
+
+def decode(
+    *files: str,
+    recursive: Annotated[bool, Parameter(alias="-r", negative="")] = False,
+    follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
+    json: Annotated[bool, Flag] = False,
+    csv: Annotated[bool, Flag] = False,
+    html: Path | None = None,
+    incidents: Annotated[bool, Flag] = False,
+    since: str | None = None,
+    until: str | None = None,
+    node: Annotated[list[str] | None, Many] = None,
+    code: Annotated[list[int] | None, Many] = None,
+    severity: Severity = "info",
+) -> Exit:
+    """Say what the GPU faults in a log mean, who is to blame, and what to do.
+
+    Reads kernel logs of any form: files, globs, folders, .gz .xz .zst .bz2, tars, bug reports, `journalctl -o json` or
+    `-o export`, and stdin. Exit code 0: nothing found; 1: something found; 3: an input could not be read.
+
+    Parameters
+    ----------
+    files
+        Logs to read; "-" or nothing for stdin.
+    recursive
+        Read all files of the folders given.
+    follow
+        Go on reading as the log grows; without a file, this machine's kernel log.
+    json
+        One JSON object a line: each event, or with --incidents each incident.
+    csv
+        Events as CSV.
+    html
+        Write the incidents as one HTML file.
+    incidents
+        With --json: incidents in place of events.
+    since
+        Only from this time on: 2026-03-01T10:00 (UTC), or 2h for two hours ago.
+    until
+        Only up to this time.
+    node
+        Only this node (may be given again).
+    code
+        Only this Xid or SXid code (may be given again).
+    severity
+        Only this severity and above: info, unknown, warning, critical.
+    """
+    if json + csv > 1:
+        raise CommandError("--json and --csv: choose one")
+    if csv and incidents:
+        raise CommandError("--csv gives events: leave out --incidents, or use --json")
+    wanted = Filters(
+        since=moment_of(since, "--since"),
+        until=moment_of(until, "--until"),
+        nodes=frozenset(node or ()),
+        codes=frozenset(code or ()),
+        severity=severity,
+    )
+    if follow:
+        from medevac.cli.decode_follow import follow_log
+
+        return follow_log(files, wanted, json=json)
+    output = Output(json=json or (incidents), csv=csv, incidents=incidents, html=html)
+    return read_logs(_inputs(files), wanted, output, recursive=recursive)
+
+
+class Output(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; with neither of them, the table."""
+
+    json: bool
+    csv: bool
+    incidents: bool
+    html: Path | None
+
+    @property
+    def events(self) -> bool:
+        """Are single events wanted?"""
+        return (self.json or self.csv) and not self.incidents
+
+
+def _inputs(files: Sequence[str]) -> tuple[str, ...]:
+    if files:
+        return tuple(files)
+    if sys.stdin.isatty():
+        raise CommandError("no log given: name a file, or pipe one in: dmesg | medevac decode")
+    return ("-",)
+
+
+def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursive: bool) -> Exit:
+    """One pass over all inputs, then what was asked for."""
+    from medevac.cli.decode_show import progress_bar
+    from medevac.decode.files import Options, decode_files, total_size
+    from medevac.decode.incidents import Incidents
+    from medevac.decode.output_spool import Spool
+
+    problems: list[Exception] = []
+    collected, events = Incidents(), 0
+    with Spool() as spool:
+        with progress_bar(total_size(files)) as progress:
+            options = Options(recursive=recursive, progress=progress, unreadable=problems.append)
+            for fault in decode_files(files, options=options):
+                if not wanted.takes(fault):
+                    continue
+                events += 1
+                reading, burst = collected.add(fault)
+                if output.events and wanted.shows(fault, reading):
+                    spool.add(fault, reading, burst)
+        stories = collected.stories()
+        told = [story.incident for story in stories if wanted.tells(story.incident)]
+        if output.events:
+            _print_events(spool, collected.memberships(stories), output)
+        _print_incidents(told, collected.annotator.catalog, output, events)
+    for problem in problems:
+        say_error(str(problem))
+    return Exit.UNREADABLE if problems else Exit.FOUND if told else Exit.DONE
+
+
+def _print_events(spool: Spool, members: dict[int, Membership], output: Output) -> None:
+    if output.json:
+        spool.write_json(members, sys.stdout.buffer)
+    else:
+        spool.write_csv(members, sys.stdout)
+
+
+def _print_incidents(told: list[Incident], catalog: Catalog, output: Output, events: int) -> None:
+    from medevac.cli.decode_show import show_incidents, show_summary
+    from medevac.decode.output import incident_object
+
+    if output.html is not None:
+        _write_html(output.html, told, catalog, events)
+    if output.incidents and output.json:
+        for incident in told:
+            print_json(incident_object(incident))
+    elif not output.events and output.html is None:
+        show_incidents(told, catalog)
+        show_summary(told, events)
+
+
+def _write_html(path: Path, told: list[Incident], catalog: Catalog, events: int) -> None:
+    from medevac.decode.output_html import render
+
+    try:
+        path.write_text(render(told, catalog.buckets, title="GPU incidents", events=events), encoding="utf-8")
+    except OSError as problem:
+        raise CommandError(f"--html {path}: cannot be written: {problem.strerror}") from problem
