@@ -36,6 +36,14 @@ COMMANDS = (
     Command("decode", "medevac.cli.decode:decode", "Say what the GPU faults in a log mean, and what to do."),
     Command("xid", "medevac.cli.xid:xid", "Explain an Xid code."),
     Command("sxid", "medevac.cli.xid:sxid", "Explain an NVSwitch SXid code."),
+    Command("diagnose", "medevac.cli.diagnose:diagnose", "Say why a job died, hung or slowed down."),
+    Command("check-log", "medevac.cli.check_log:check_log", "Say whether a job's progress can be followed by its log."),
+    Command("run", "medevac.cli.run:run", "Keep a command running through GPU faults."),
+    Command("return", "medevac.cli.orders:give_back", "Give a GPU or node back to service."),
+    Command("release", "medevac.cli.orders:release", "Let a job that waits for a person go on."),
+    Command("pause", "medevac.cli.orders:pause", "Touch nothing until `medevac resume`."),
+    Command("resume", "medevac.cli.orders:resume", "End a pause."),
+    Command("stop", "medevac.cli.orders:stop", "Stop a job."),
     Command("completion", "medevac.cli.completion:completion", "Print the completion script of a shell."),
 )
 

@@ -1,0 +1,150 @@
+"""One controller at work: the loop, the performer and all that it listens to, as one group of tasks.
+
+The same parts run on SQLite and this machine's processes, and on the fakes of a test in virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from medevac.controller.deeds import Deeds
+from medevac.controller.intake import Intake
+from medevac.controller.loop import Loop
+from medevac.controller.patience import patiently
+from medevac.controller.perform import Performer
+from medevac.controller.sources import OBSERVE_S, Alarm, follow, observe, scan
+from medevac.core.actions import AnyAction
+from medevac.core.events import AnyEvent, JobSubmitted, WatchBegan
+from medevac.core.job_recovery import JOB
+from medevac.core.policy import Policy
+from medevac.ports.checkpoints import Checkpoints
+from medevac.ports.clock import Clock
+from medevac.ports.notifier import Notifier
+from medevac.ports.scheduler import Scheduler
+from medevac.ports.source import Source
+from medevac.ports.store import Store
+
+RESTING = (*JOB.final, "held", "gave-up")
+"""States in which only a person does something next."""
+
+
+class Ports(Protocol):
+    """What a controller is given."""
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def scheduler(self) -> Scheduler: ...
+
+    @property
+    def checkpoints(self) -> Checkpoints: ...
+
+    @property
+    def notifier(self) -> Notifier: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def fence(self) -> None:
+        """Raises `FencedOff` when another controller acts."""
+        ...
+
+    def sources(self) -> Sequence[Source]:
+        """What tells of the nodes."""
+        ...
+
+    def job_sources(self, job: str) -> Sequence[Source]:
+        """What tells of one job."""
+        ...
+
+    async def submissions(self, known: Collection[str]) -> tuple[JobSubmitted, ...]:
+        """Jobs that came under our care and are not among `known`."""
+        ...
+
+    async def over(self, job: str) -> None:
+        """Called once for a job that is over: what was kept for its next attempt may go."""
+        ...
+
+
+class Runtime:
+    """Runs until every job is over or waits for a person. `restore` comes first."""
+
+    def __init__(self, ports: Ports, policy: Policy) -> None:
+        self._ports = ports
+        self._heard: dict[str, list[asyncio.Task[None]]] = {}
+        clock = ports.clock
+        self.loop = Loop(ports.store, policy, self._perform, clock)
+        self.intake = Intake(ports.store, ports.checkpoints, self._folder_of, clock)
+        deeds = Deeds(ports.scheduler, ports.checkpoints, ports.notifier, self._folder_of, clock)
+        self.performer = Performer(deeds, self.intake.take, clock, ports.fence)
+        self._pending: tuple[AnyAction, ...] = ()
+
+    async def restore(self) -> None:
+        """Take in what the log holds."""
+        self._pending = await self.loop.restore()
+
+    async def run(self, *beside: Coroutine[Any, Any, None]) -> None:
+        """Work, and `beside` it these, until there is nothing to do. Raises an ExceptionGroup with what went wrong in
+        any part, `FencedOff` among it.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            self.performer.begin(tasks)
+            await self._introduce()
+            for action in self._pending:
+                self.performer.put(action, again=True)
+            running = [tasks.create_task(work) for work in (*self._works(), *beside)]
+            running += [self._listen(tasks, source) for source in self._ports.sources()]
+            while not await self._over(tasks):
+                await self._ports.clock.sleep(OBSERVE_S)
+            for task in (*running, *(task for heard in self._heard.values() for task in heard)):
+                task.cancel()
+
+    def _works(self) -> Iterable[Coroutine[Any, Any, None]]:
+        ports = self._ports
+        yield self.loop.run()
+        yield observe(ports.scheduler, self.intake, ports.clock)
+        yield scan(self.loop, self.intake, ports.clock)
+        yield Alarm(self.loop, self.intake, ports.clock).run()
+
+    async def _introduce(self) -> None:
+        """Say that somebody looks again, and at what cluster, where that has changed."""
+        events: list[AnyEvent] = [WatchBegan(at=self._ports.clock.now())]
+        seen = await patiently("the scheduler", self._ports.scheduler.cluster, self._ports.clock)
+        if {node.name: node for node in seen.nodes} != dict(self.loop.view.nodes):
+            events.append(seen)
+        await self.intake.take(events)
+
+    async def _over(self, tasks: asyncio.TaskGroup) -> bool:
+        """Take new jobs in and let old ones go; True when nothing is left to do for any."""
+        new = await self._ports.submissions(self.loop.view.jobs.keys())
+        if new:
+            await self.intake.take(new)
+        jobs = self.loop.view.jobs
+        for name, job in jobs.items():
+            if job.state not in RESTING and name not in self._heard:
+                self._heard[name] = [self._listen(tasks, source) for source in self._ports.job_sources(name)]
+            elif job.state in JOB.final and self._heard.get(name) != []:
+                for task in self._heard.get(name, []):
+                    task.cancel()
+                self._heard[name] = []
+                await self._ports.over(name)
+        quiet = bool(jobs) and not new and self.performer.idle
+        if not quiet or any(job.state not in RESTING for job in jobs.values()):
+            return False
+        read = partial(self._ports.store.records, after=self.loop.cursor, limit=1)
+        return not await patiently("store", read, self._ports.clock)
+
+    def _listen(self, tasks: asyncio.TaskGroup, source: Source) -> asyncio.Task[None]:
+        ports = self._ports
+        return tasks.create_task(follow(source, self.intake, ports.store, ports.clock))
+
+    def _perform(self, action: AnyAction) -> None:
+        self.performer.put(action)
+
+    def _folder_of(self, job: str) -> str | None:
+        known = self.loop.view.jobs.get(job)
+        return known.spec.policy.checkpoint_dir if known else None
