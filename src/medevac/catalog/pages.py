@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from medevac.catalog.load import Catalog
-    from medevac.catalog.schema import SxidEntry, XidEntry
+    from medevac.catalog.schema import KindRule, SxidEntry, XidEntry
 
 OTHERS = {"gpud": "gpud", "nvsentinel": "NVSentinel"}
 DIES = {True: "yes", False: "no", None: "depends"}
@@ -112,3 +112,18 @@ def _tail(catalog: Catalog, entry: XidEntry | SxidEntry) -> list[str]:
         *_section("Where the sources disagree", entry.disagreements),
         *_section(f"Sources (checked {entry.checked})", sources),
     ]
+
+
+def rule_rows(catalog: Catalog) -> list[str]:
+    """A row of a Markdown table for each rule of kinds.toml."""
+    return [
+        f"| {kind} | {_where(rule)} | {rule.meaning} | {rule.severity} | {rule.action} | {rule.blame} | {rule.id} |"
+        for kind, rules in catalog.kinds.items()
+        for rule in rules
+    ]
+
+
+def _where(rule: KindRule) -> str:
+    codes = f"code {', '.join(map(str, rule.codes))}" if rule.codes else ""
+    when = _conditions(rule.when) if rule.when else "" if codes else "all other"
+    return "; ".join(filter(None, (codes, when)))

@@ -218,8 +218,10 @@ RECOVERY_ACTIONS = {
     3: "DRAIN_P2P",
     4: "DRAIN_AND_RESET",
     5: "RECOVER_IMEX_DOMAIN",
+    6: "BUS_RESET",
+    7: "RESTART_BM",
 }
-"""The values of the driver's recovery action (NVML field 230); their number is no order of severity."""
+"""Values of the driver's recovery action (NVML field 230; 6 and 7 in NVML only); their order is not one of severity."""
 
 
 def _by_recovery(text: str) -> str | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from medevac.catalog import Catalog, CatalogError, load_catalog
 from medevac.catalog.load import FILES
-from medevac.catalog.schema import NOT_PUBLISHED
+from medevac.catalog.pages import xid_page
+from medevac.catalog.schema import NOT_PUBLISHED, SxidEntry, XidEntry
+from medevac.decode import annotate
+from medevac.decode.incidents_story import RECOVERY_ACTIONS
 
 FOLDER = files("medevac.catalog")
 
@@ -110,3 +115,69 @@ def test_first_rule_of_a_kind_that_fits_everything_is_its_last() -> None:
     for kind, rules in load_catalog().kinds.items():
         open_rules = [rule.id for rule in rules if not rule.when]
         assert open_rules[-1:] == [rules[-1].id] or not open_rules, kind
+
+
+# --- data, docs and rules say the same, in both directions ---
+
+ROOT = Path(__file__).resolve().parents[3]
+DOCS = {page: (ROOT / "docs" / page).read_text() for page in ("xid.md", "sxid.md", "decode-rules.md")}
+CATALOG = load_catalog()
+
+
+def test_xid_page_has_every_code_and_no_other() -> None:
+    rows = re.findall(r"^\| (?:\[(\d+)\]\(#xid-\d+\)|(\d+)) \|", DOCS["xid.md"], re.MULTILINE)
+    assert [int(linked or plain) for linked, plain in rows] == list(CATALOG.xids)
+
+
+def test_xid_page_has_the_words_of_the_command() -> None:
+    for entry in CATALOG.xids.values():
+        if entry.category != "unused":
+            assert xid_page(CATALOG, entry) in DOCS["xid.md"]
+
+
+def test_sxid_page_has_every_code_and_no_other() -> None:
+    rows = re.findall(r"^\| (\d{5}) \|", DOCS["sxid.md"], re.MULTILINE)
+    assert [int(code) for code in rows] == list(CATALOG.sxids)
+
+
+def test_rules_page_has_every_rule_and_every_bucket_and_no_other() -> None:
+    rules, _, buckets = DOCS["decode-rules.md"].partition("## Actions")
+    named = re.findall(r"^\| .* \| ([\w-]+) \|$", rules, re.MULTILINE)
+    assert [name for name in named if name != "rule"] == [rule.id for each in CATALOG.kinds.values() for rule in each]
+    assert re.findall(r"^\| ([^|]+) \|", buckets, re.MULTILINE)[1:] == list(CATALOG.buckets)
+
+
+def test_rules_written_in_code_are_documented_too() -> None:
+    source = Path(annotate.__file__).read_text()
+    for rule in re.findall(r'"(line-says-[\w-]+|switch-says-[\w-]+|injected|nvlink-registers|all-clear)"', source):
+        assert rule in DOCS["decode-rules.md"]
+
+
+def test_rules_refer_to_codes_of_the_catalog() -> None:
+    for rule in CATALOG.kinds["xid"]:
+        assert rule.codes
+        assert set(rule.codes) <= set(CATALOG.xids)
+
+
+def test_rules_ask_only_for_details_that_are_looked_at() -> None:
+    asked = {name for rules in CATALOG.kinds.values() for rule in rules for name in rule.when}
+    assert asked <= set(annotate._WORDS)
+
+
+def test_codes_that_only_a_decode_explains_have_one() -> None:
+    bucket = {code for code, entry in CATALOG.xids.items() if entry.bucket_now == "WORKFLOW_NVLINK5_ERR"}
+    assert bucket == {unit.xid for unit in CATALOG.link_units} == set(annotate.NVLINK5)
+
+
+def test_every_bucket_and_every_source_is_used() -> None:
+    used: set[str] = set(RECOVERY_ACTIONS.values()) | {"RESTART_FM"}
+    sources: set[str] = {"medevac", "nvml"} | {bucket.source for bucket in CATALOG.buckets.values()}
+    entries: list[XidEntry | SxidEntry] = [*CATALOG.xids.values(), *CATALOG.sxids.values()]
+    for entry in entries:
+        used |= {entry.bucket_now, entry.bucket_after}
+        sources |= set(entry.sources)
+    used |= {row.bucket for row in CATALOG.registers}
+    used |= {name for rules in CATALOG.kinds.values() for rule in rules for name in (rule.action, rule.after)}
+    used |= {name for unit in CATALOG.link_units for row in unit.rows for name in (row.bucket_now, row.bucket_after)}
+    assert set(CATALOG.buckets) <= used
+    assert set(CATALOG.sources) <= sources

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from medevac.core.events import FaultSeen, Value
 from medevac.decode.incidents import Incident, Incidents
 
@@ -10,35 +12,26 @@ GPU = "0000:3b:00.0"
 PEER = "0000:5e:00.0"
 
 
-def xid(  # noqa: PLR0913
-    code: int,
-    at: float = 0.0,
-    *,
-    node: str = "node1",
-    pci: str | None = GPU,
-    pid: int | None = None,
-    process: str | None = None,
-    file: str = "kern.log",
-    **details: Value,
-) -> FaultSeen:
-    """An Xid `at` seconds after T0."""
-    return fault("xid", at, code=code, node=node, pci=pci, pid=pid, process=process, file=file, **details)
+def xid(code: int, at: float = 0.0, *, node: str = "node1", pci: str | None = GPU, **more: Any) -> FaultSeen:
+    """An Xid `at` seconds after T0; `more` as in `fault`."""
+    return fault("xid", at, code=code, node=node, pci=pci, **more)
 
 
-def fault(  # noqa: PLR0913
+def fault(
     kind: str,
     at: float = 0.0,
     *,
     code: int | None = None,
     node: str = "node1",
     pci: str | None = None,
-    pid: int | None = None,
-    process: str | None = None,
-    file: str = "kern.log",
-    raw: str = "",
-    **details: Value,
+    **more: Any,
 ) -> FaultSeen:
-    """An event of any kind."""
+    """An event of any kind: `more` is pid, process, file, raw, and details."""
+    pid: int | None = more.pop("pid", None)
+    process: str | None = more.pop("process", None)
+    file: str = more.pop("file", "kern.log")
+    raw: str = more.pop("raw", f"NVRM: Xid ({pci}): {code}, pid={pid} {more}")
+    details: dict[str, Value] = more
     return FaultSeen(
         at=T0 + at,
         kind=kind,
@@ -50,7 +43,7 @@ def fault(  # noqa: PLR0913
         file=file,
         line=int(at) + 1,
         details=details,
-        raw=raw or f"NVRM: Xid ({pci}): {code}, pid={pid} {details}",
+        raw=raw,
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.decode_says.faults import fault, xid
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.decode_says.faults import fault, xid
 
 from medevac.core.events import FaultSeen, Value
 from medevac.decode.annotate import Annotation, Annotator
@@ -60,6 +60,7 @@ def test_uncontained_error_does_what_its_reset_flag_says(rst: str, drst: str, se
         ("0x3 Drain P2P", "DRAIN_P2P", "warning"),
         ("0x4 Drain and Reset", "DRAIN_AND_RESET", "warning"),
         ("0x5 Recover IMEX Domain", "RECOVER_IMEX_DOMAIN", "warning"),
+        ("0x6 Bus Reset", "BUS_RESET", "critical"),
         ("0x9 Something New", "XID_154", "unknown"),
     ],
 )
@@ -88,10 +89,12 @@ def test_nvlink5_row_is_found_by_unit_and_status() -> None:
 
 
 def test_nvlink5_line_that_says_fatal_outranks_its_row() -> None:
-    words: dict[str, Value] = {"unit": "SAW_MVB", "intrinfo": "0x00000001", "errorstatus": "0x00000004"}
-    assert read(xid(144, severity="Nonfatal", **words)).severity == "info"
-    assert read(xid(144, severity="Fatal", **words)).severity == "critical"
-    assert policy(xid(144, severity="Fatal", **words)) == ("RESET_GPU", "line-says-fatal")
+    def line(severity: str) -> FaultSeen:
+        return xid(144, unit="SAW_MVB", intrinfo="0x00000001", errorstatus="0x00000004", severity=severity)
+
+    assert read(line("Nonfatal")).severity == "info"
+    assert read(line("Fatal")).severity == "critical"
+    assert policy(line("Fatal")) == ("RESET_GPU", "line-says-fatal")
 
 
 def test_nvlink5_line_that_says_nonfatal_outranks_its_row() -> None:
@@ -173,8 +176,12 @@ def test_line_that_the_driver_did_not_write_is_unknown() -> None:
     assert read(fault("unread", code=79, quoted="xid")).severity == "unknown"
 
 
-TEXT = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=12), st.sampled_from(["Fatal", "No", "0x1 "]))
-NAMES = st.sampled_from(["rst", "recovery_to", "severity", "unit", "intrinfo", "errorstatus", "registers", "event", "x"])
+TEXT = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(max_size=12), st.sampled_from(["Fatal", "No", "0x1 "])
+)
+NAMES = st.sampled_from(
+    ["rst", "recovery_to", "severity", "unit", "intrinfo", "errorstatus", "registers", "event", "x"]
+)
 
 
 @given(

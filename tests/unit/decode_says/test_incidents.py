@@ -5,15 +5,15 @@ from __future__ import annotations
 import random
 
 import pytest
-from tests.unit.decode_says.faults import GPU, PEER, T0, fault, incidents_of, roles, root_code, xid
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.decode_says.faults import GPU, PEER, T0, fault, incidents_of, roles, root_code, xid
 
 from medevac.core.events import FaultSeen
-from medevac.decode.incidents import Incidents
+from medevac.decode.incidents import Incident, Incidents
 
 
-def only(*faults: FaultSeen):  # noqa: ANN201
+def only(*faults: FaultSeen) -> Incident:
     found = incidents_of(*faults)
     assert len(found) == 1, [(root_code(one), one.facts) for one in found]
     return found[0]
@@ -176,7 +176,9 @@ def test_driver_that_cannot_start_the_gpu_needs_no_xid() -> None:
 
 
 def test_links_that_come_up_and_identities_are_no_incident() -> None:
-    assert incidents_of(fault("ib_link", state="ACTIVE"), fault("nvrm_info", gpu_uuid="GPU-1"), fault("nvrm_other")) == []
+    assert (
+        incidents_of(fault("ib_link", state="ACTIVE"), fault("nvrm_info", gpu_uuid="GPU-1"), fault("nvrm_other")) == []
+    )
 
 
 def test_quoted_xid_is_listed_and_blames_nobody() -> None:

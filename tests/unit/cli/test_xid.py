@@ -1,0 +1,64 @@
+"""`medevac xid` and `medevac sxid`: the catalog's page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from medevac.catalog.load import load_catalog
+from medevac.cli.main import main
+
+
+def page(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main(list(argv)) == 0
+    return capsys.readouterr().out
+
+
+def test_page_has_meaning_causes_evidence_actions_others_sources_and_date(capsys: pytest.CaptureFixture[str]) -> None:
+    text = page(capsys, "xid", "79")
+    for piece in (
+        "## Xid 79: The GPU no longer answers on PCIe",
+        "RESTART_BM: reboot the node",
+        "Usual causes:",
+        "Evidence to look for:",
+        "NVSentinel: FATAL, RESTART_BM",
+        "Sources (checked 20",
+    ):
+        assert piece in text
+
+
+def test_page_says_what_is_not_published(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "- Do now: not published" in page(capsys, "xid", "167")
+
+
+def test_page_names_the_rules_of_a_lines_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "rst is No: warning, RESTART_APP (rule uncontained-no-reset)" in page(capsys, "xid", "95")
+
+
+@pytest.mark.parametrize(
+    ("code", "gpu", "said"),
+    [
+        ("74", "H100", "On H100: can occur"),
+        ("74", "h200", "On h200: can occur"),
+        ("74", "B200", "On B200: not expected on this model"),
+        ("175", "H100", "On H100: not published"),
+    ],
+)
+def test_page_for_a_model(code: str, gpu: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said in page(capsys, "xid", code, "--gpu", gpu)
+
+
+def test_entry_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = json.loads(page(capsys, "xid", "48", "--json"))
+    assert (entry["code"], entry["bucket_now"]) == (48, "WORKFLOW_XID_48")
+    entry = json.loads(page(capsys, "sxid", "20034", "--json"))
+    assert (entry["code"], entry["severity"]) == (20034, "critical")
+
+
+def test_every_code_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    catalog = load_catalog()
+    for code in catalog.xids:
+        assert f"## Xid {code}: " in page(capsys, "xid", str(code))
+    for code in list(catalog.sxids)[::20]:
+        assert f"## SXid {code}: " in page(capsys, "sxid", str(code))
