@@ -25,8 +25,8 @@ from medevac.sim.storm import AnyShown, Corruption, Storm
 CHECKPOINTS = 2
 BAD_WORDS = 64
 """So many 32-bit words lie in the bad row."""
-BEFORE_SAVE_SECONDS = 0.2
-"""So long before a checkpoint the fault strikes: a few steps of this training."""
+BEFORE_SAVE = 0.1
+"""The fault strikes so long before a checkpoint, in parts of the time between two: time for a step or two."""
 HOLD_SECONDS = 0.5
 """A bad row stays bad: what is written over it in this time is corrupted again."""
 
@@ -65,10 +65,10 @@ class Saves:
         *_, before, last = self.times()
         pace = max(last - before, 0.1)
         now = time.time()
-        due = last + pace
-        while due - BEFORE_SAVE_SECONDS < now:
-            due += pace
-        time.sleep(due - BEFORE_SAVE_SECONDS - now)
+        moment = last + (1 - BEFORE_SAVE) * pace
+        while moment < now:
+            moment += pace
+        time.sleep(moment - now)
 
 
 def play(shown: Iterable[AnyShown], nodes: ClusterFolder, memory: Path | None, saves: Saves | None) -> None:
