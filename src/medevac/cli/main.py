@@ -44,6 +44,14 @@ COMMANDS = (
     Command("pause", "medevac.cli.orders:pause", "Touch nothing until `medevac resume`."),
     Command("resume", "medevac.cli.orders:resume", "End a pause."),
     Command("stop", "medevac.cli.orders:stop", "Stop a job."),
+    Command("status", "medevac.cli.status:status", "Say how things stand: jobs, devices, incidents, what waits."),
+    Command("explain", "medevac.cli.explain:explain", "Say why: of a decision, incident, action, GPU or job."),
+    Command("audit", "medevac.cli.audit:audit", "List every decision and action with how it came out."),
+    Command("incident", "medevac.cli.incident:app", "List incidents, or show one."),
+    Command("checkpoints", "medevac.cli.checkpoints:checkpoints", "List checkpoints: which are clean, and why."),
+    Command("replay", "medevac.cli.replay:replay", "Compute decisions again, or compare two policies, on a log."),
+    Command("policy", "medevac.cli.policy:app", "Check a policy, or show one with all that it extends."),
+    Command("topology", "medevac.cli.policy:topology", "Check a topology file."),
     Command("completion", "medevac.cli.completion:completion", "Print the completion script of a shell."),
 )
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-from medevac.controller.step import advance, paired
+from medevac.controller.step import advance, paired, refold
 from medevac.core.decision import Decision
 from medevac.core.policy import Policy
 from medevac.core.view import View
@@ -18,6 +18,7 @@ PolicyOf: TypeAlias = Callable[[str], Policy]
 """The policy of a digest. Raises what its caller knows how to tell a user."""
 
 encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder(Decision).decode
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,9 +38,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _bytes(decision: Decision | None, *, digest: bool = True) -> bytes:
+    """As the log holds it: through JSON once, where a whole number that may be a fraction becomes one."""
     if decision is None:
         return b""
-    return encode(decision if digest else replace(decision, policy=""))
+    return encode(decode(encode(decision if digest else replace(decision, policy=""))))
 
 
 def digests(records: Iterable[Record]) -> tuple[str, ...]:
@@ -60,15 +62,27 @@ def recompute(records: Sequence[Record], policy_of: PolicyOf) -> list[Answer]:
     if not named:
         return []
     policy = policy_of(named[0])
-    view, answers = View(hang=policy.hang), []
+    view = View(hang=policy.hang)
+    answers: list[Answer] = []
     for record, recorded in pairs:
         if record.seq > last:
             break
         if recorded is not None and recorded.policy != policy.digest:
             policy = policy_of(recorded.policy)
+            view = _taken_over([answer.record for answer in answers], records, policy)
         view, decision = advance(view, record, policy)
         answers.append(Answer(record=record, one=recorded, other=None if decision.empty() else decision))
     return answers
+
+
+def _taken_over(events: Sequence[EventRecord], records: Sequence[Record], policy: Policy) -> View:
+    """The view of a loop that begins here with another policy: from what was recorded, as it does live."""
+    seen = {record.seq for record in events}
+    earlier = [r for r in records if (r.seq if isinstance(r, EventRecord) else r.decision.cause) in seen]
+    view = View(hang=policy.hang)
+    for after, _, _ in refold(view, earlier):
+        view = after
+    return view
 
 
 def compare(records: Sequence[Record], policy: Policy) -> list[Answer]:
@@ -90,7 +104,7 @@ def differences(one: Decision | None, other: Decision | None) -> list[tuple[str,
 
 
 def _plain(decision: Decision | None) -> object:
-    return None if decision is None else msgspec.to_builtins(decision)
+    return None if decision is None else msgspec.json.decode(encode(decode(encode(decision))))
 
 
 def _differences(path: str, one: object, other: object) -> Iterable[tuple[str, str, str]]:

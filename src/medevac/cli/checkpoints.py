@@ -1,0 +1,142 @@
+"""`medevac checkpoints JOB|DIR`: which checkpoints are clean, why, and who took part in them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from medevac.adapters.checkpoints import FolderCheckpoints
+from medevac.cli.exits import Exit
+from medevac.cli.history import read
+from medevac.cli.output import CommandError, moment, print_json, print_rows
+from medevac.core.actions import VerifyCheckpoint
+from medevac.core.events import JobSubmitted, SealRank
+from medevac.core.jobs import Checkpoint, Job
+from medevac.core.lineage import Verdict, newest_clean, verdicts
+from medevac.core.progress import Pace
+from medevac.core.view import View
+from medevac.report.words import listed
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """A job's checkpoints and what is thought of them; `folder` where they are, "" where that is not known."""
+
+    job: Job
+    view: View
+    folder: str
+    source: str
+
+
+def checkpoints(
+    target: str,
+    /,
+    *,
+    state_dir: Path | None = None,
+    verify: Annotated[bool, Parameter(negative="")] = False,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> Exit:
+    """List a job's checkpoints: verdict, why, who took part. Ends with 1 where --verify finds a file that differs.
+
+    Parameters
+    ----------
+    target
+        A job of the state folder, or a checkpoint folder.
+    state_dir
+        The state folder, or the file of a store.
+    verify
+        Read all files and compare them with what was sealed.
+    json
+        Print one JSON object a line.
+    """
+    found = _of_folder(Path(target)) if Path(target).is_dir() else _of_job(target, state_dir)
+    judged = verdicts(found.job, found.view.doubts)
+    problems = asyncio.run(_verified(found, list(judged))) if verify else {}
+    rows = [_told(found.job.checkpoints[step], verdict, problems.get(step)) for step, verdict in judged.items()]
+    if json:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        print_rows(
+            ("step", "verdict", "why", "attempt", "sealed", "ranks on", *(["files"] if verify else [])), _cells(rows)
+        )
+        best = newest_clean(found.job, found.view.doubts)
+        print("no checkpoint is known clean" if best is None else f"the newest clean one is step {best}")
+    else:
+        print(f"{found.source}: no checkpoints")
+    return Exit.FOUND if any(problems.values()) else Exit.DONE
+
+
+def _of_job(name: str, state_dir: Path | None) -> Read:
+    history = read(state_dir)
+    job = history.view.jobs.get(name)
+    if job is None:
+        known = listed(sorted(history.view.jobs)) or "none"
+        raise CommandError(f"{name}: neither a folder nor a job of {history.path}, which has {known}")
+    return Read(job=job, view=history.view, folder=job.spec.policy.checkpoint_dir or "", source=name)
+
+
+def _of_folder(folder: Path) -> Read:
+    """As the folder itself tells: seals, and the verdicts of its lineage file, whoever wrote them."""
+    events = asyncio.run(FolderCheckpoints(writer="\0").scan("job", str(folder)))
+    submitted = JobSubmitted(at=0.0, job="job")
+    job = Job(spec=submitted, pace=Pace())
+    view = View().apply(submitted, 1)
+    for event in events:
+        view = view.apply(event, 1)
+    job = view.jobs.get("job", job)
+    return Read(job=job, view=view, folder=str(folder), source=str(folder))
+
+
+async def _verified(found: Read, steps: list[int]) -> dict[int, str]:
+    """The problem of each step's files, "" for none."""
+    if not found.folder:
+        raise CommandError(f"--verify: job {found.source} has no checkpoint folder that is known; name the folder")
+    keeper, problems = FolderCheckpoints(writer="\0"), {}
+    for step in steps:
+        if found.job.checkpoints[step].sealed_at is None:
+            problems[step] = "it has no seal to compare with"
+            continue
+        action = VerifyCheckpoint(id=f"cli/{time.time():.3f}/{step}", job=found.source, step=step)
+        answer = await keeper.verify(action, found.folder)
+        problems[step] = "" if answer.ok else answer.problem
+    return problems
+
+
+def _told(one: Checkpoint, verdict: Verdict, problem: str | None) -> dict[str, Any]:
+    told = {
+        "step": one.step,
+        "state": verdict.state,
+        "why": verdict.why,
+        "attempt": one.attempt,
+        "sealed_at": one.sealed_at,
+        "parent": one.parent,
+        "ranks": one.ranks,
+    }
+    return told if problem is None else {**told, "files": problem or "as sealed"}
+
+
+def _cells(rows: list[dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            str(row["step"]),
+            row["state"],
+            row["why"] or "-",
+            str(row["attempt"] or "-"),
+            moment(row["sealed_at"]),
+            _places(row["ranks"]),
+            *([row["files"]] if "files" in row else []),
+        )
+        for row in rows
+    ]
+
+
+def _places(ranks: tuple[SealRank, ...]) -> str:
+    nodes: dict[str, list[int]] = {}
+    for rank in ranks:
+        nodes.setdefault(rank.node or "?", []).append(rank.rank)
+    return "; ".join(f"{node}: {','.join(map(str, some))}" for node, some in nodes.items()) or "-"
