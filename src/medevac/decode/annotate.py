@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from medevac.catalog.schema import LinkRow
     from medevac.core.events import FaultSeen, Value
 
+NO_CAUSE = 9
+"""`cause` of a reading that explains nothing."""
 NVLINK = 74
 NVLINK5 = range(144, 151)
 _KEPT_AT_MOST = 20_000
@@ -40,6 +42,7 @@ _WORDS = (
     "state",
     "class",
     "previous_boot",
+    "injector",
 )
 
 
@@ -75,6 +78,7 @@ class Annotation(msgspec.Struct, frozen=True, kw_only=True):
 INJECTED: dict[str, Any] = {
     "severity": "info",
     "policy_action": PolicyAction(action="IGNORE", rule="injected"),
+    "after": "IGNORE",
     "note": "injected by a test",
     "blame": "none",
     "kills_job": None,
@@ -124,7 +128,7 @@ class Annotator:
             severity=rule.severity,
             action=like.bucket_now if like else None,
             policy_action=None if like else PolicyAction(action=rule.action, rule=rule.id),
-            after=rule.after or NOT_PUBLISHED,
+            after=rule.after or "IGNORE",
             blame=rule.blame,
             kills_job=rule.kills_job,
             audience=rule.audience,
@@ -142,7 +146,7 @@ class Annotator:
             severity=entry.severity,
             action=entry.bucket_now,
             after=entry.bucket_after,
-            blame=_blame(entry.category, details),
+            blame=_blame(entry.category, details) if entry.cause < NO_CAUSE else "none",
             kills_job=entry.kills_job,
             audience=entry.audience,
             cause=entry.cause,

@@ -59,8 +59,13 @@ class Burst:
 
     @property
     def quiet(self) -> bool:
-        """Nothing that belongs to an incident: who a GPU is, a link that came up, an all-clear."""
-        return self.reading.severity == "info" and self.reading.cause >= 9 and self.kind not in {"xid", "sxid"}
+        """No part of an incident: who a GPU is, a link that came up, an all-clear, a harmless switch message.
+
+        An Xid always is one, harmless or not: a person asks about it.
+        """
+        return (
+            self.reading.severity == "info" and self.kind != "xid" and (self.reading.cause >= 9 or self.kind == "sxid")
+        )
 
     @property
     def order(self) -> tuple[float, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from medevac.decode.annotate import NO_CAUSE
 from medevac.decode.incidents_bursts import SILENCE_S
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class _Sweep:
         """Join one burst with what came before it, and remember it for those that come after."""
         here = (burst.domain, burst.place)
         self._same_part(burst, here)
+        if burst.reading.cause >= NO_CAUSE:
+            return
         if burst.kind in GPU_KINDS or burst.kind in PCIE_KINDS:
             self._lost_gpu(burst, here)
         if burst.kind in FABRIC_KINDS or (burst.kind == "xid" and burst.code in NVLINK_CODES):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from medevac.catalog.schema import NOT_PUBLISHED, Audience, Blame, Severity
+from medevac.catalog.schema import Audience, Blame, Severity
 from medevac.decode.incidents_join import LOST, SMOOTHING_OFF, SMOOTHING_ON, VICTIM
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def find_blame(group: Sequence[Burst], root: Burst | None) -> Blamed:
 def actions(group: Sequence[Burst], root: Burst | None, blame: Blamed, catalog: Catalog) -> tuple[str, str]:
     """What to do now and after, by the names of buckets.toml."""
     if root is None:
-        return ("RESTART_APP", "CHECK_APP/CUDA") if blame.kind == "job" else ("RESTART_FM", NOT_PUBLISHED)
+        return ("RESTART_APP", "CHECK_APP/CUDA") if blame.kind == "job" else ("RESTART_FM", "WORKFLOW_XID_45")
     now, after = root.reading.now, root.reading.after
     codes = {burst.code for burst in group if burst.kind == "xid" and burst.place == root.place}
     if root.code == SMOOTHING_OFF and _cancelled(group):

@@ -159,7 +159,6 @@ def test_driver_that_cannot_start_the_gpu_is_critical() -> None:
 @pytest.mark.parametrize(
     "event",
     [
-        fault("mce", severity="fatal", injected="yes"),
         fault("mce", severity="fatal", previous_boot="yes"),
         fault("aer", severity="Corrected"),
         fault("thermal_clear"),
@@ -170,6 +169,11 @@ def test_driver_that_cannot_start_the_gpu_is_critical() -> None:
 )
 def test_noise_is_info(event: FaultSeen) -> None:
     assert read(event).severity == "info"
+
+
+def test_machine_check_where_errors_are_injected_is_not_taken_at_its_word() -> None:
+    assert read(fault("mce", severity="fatal")).severity == "warning"
+    assert read(fault("mce", severity="fatal", injector="loaded")).severity == "unknown"
 
 
 def test_line_that_the_driver_did_not_write_is_unknown() -> None:
