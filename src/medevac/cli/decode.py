@@ -21,55 +21,40 @@ if TYPE_CHECKING:
     from medevac.decode.incidents import Incident, Membership
     from medevac.decode.output_spool import Spool
 
-Flag = Parameter(negative="")
-Many = Parameter(negative="", consume_multiple=False)
+Files = Annotated[str, Parameter(help='Logs to read; "-" or nothing for stdin.')]
+Recursive = Annotated[bool, Parameter(alias="-r", negative="", help="Read all files of the folders given.")]
+Follow = Annotated[
+    bool, Parameter(alias="-f", negative="", help="Go on as the log grows; without a file, this machine's kernel log.")
+]
+Json = Annotated[bool, Parameter(negative="", help="One JSON object a line: each event.")]
+Csv = Annotated[bool, Parameter(negative="", help="Events as CSV.")]
+Html = Annotated[Path | None, Parameter(help="Write the incidents as one HTML file.")]
+AsIncidents = Annotated[bool, Parameter(negative="", help="One JSON object a line: each incident.")]
+Since = Annotated[str | None, Parameter(help="From this time on: 2026-03-01T10:00 (UTC), or 2h for two hours ago.")]
+Until = Annotated[str | None, Parameter(help="Up to this time.")]
+Nodes = Annotated[list[str] | None, Parameter(negative="", help="Only this node (may be given again).")]
+Codes = Annotated[list[int] | None, Parameter(negative="", help="Only this Xid or SXid code (may be given again).")]
+Least = Annotated[Severity, Parameter(help="Only this severity and above: info, unknown, warning, critical.")]
 
 
 def decode(
-    *files: str,
-    recursive: Annotated[bool, Parameter(alias="-r", negative="")] = False,
-    follow: Annotated[bool, Parameter(alias="-f", negative="")] = False,
-    json: Annotated[bool, Flag] = False,
-    csv: Annotated[bool, Flag] = False,
-    html: Path | None = None,
-    incidents: Annotated[bool, Flag] = False,
-    since: str | None = None,
-    until: str | None = None,
-    node: Annotated[list[str] | None, Many] = None,
-    code: Annotated[list[int] | None, Many] = None,
-    severity: Severity = "info",
+    *files: Files,
+    recursive: Recursive = False,
+    follow: Follow = False,
+    json: Json = False,
+    csv: Csv = False,
+    html: Html = None,
+    incidents: AsIncidents = False,
+    since: Since = None,
+    until: Until = None,
+    node: Nodes = None,
+    code: Codes = None,
+    severity: Least = "info",
 ) -> Exit:
     """Say what the GPU faults in a log mean, who is to blame, and what to do.
 
     Reads kernel logs of any form: files, globs, folders, .gz .xz .zst .bz2, tars, bug reports, `journalctl -o json` or
     `-o export`, and stdin. Exit code 0: nothing found; 1: something found; 3: an input could not be read.
-
-    Parameters
-    ----------
-    files
-        Logs to read; "-" or nothing for stdin.
-    recursive
-        Read all files of the folders given.
-    follow
-        Go on reading as the log grows; without a file, this machine's kernel log.
-    json
-        One JSON object a line: each event, or with --incidents each incident.
-    csv
-        Events as CSV.
-    html
-        Write the incidents as one HTML file.
-    incidents
-        With --json: incidents in place of events.
-    since
-        Only from this time on: 2026-03-01T10:00 (UTC), or 2h for two hours ago.
-    until
-        Only up to this time.
-    node
-        Only this node (may be given again).
-    code
-        Only this Xid or SXid code (may be given again).
-    severity
-        Only this severity and above: info, unknown, warning, critical.
     """
     if json + csv > 1:
         raise CommandError("--json and --csv: choose one")

@@ -59,7 +59,7 @@ def test_completion_knows_the_commands(shell: str, capsys: pytest.CaptureFixture
     assert main(["completion", shell]) == Exit.DONE
     script = capsys.readouterr().out
     assert "decode" in script
-    assert "--incidents" in script
+    assert "incidents" in script
 
 
 def test_asking_for_one_command_imports_no_other() -> None:
