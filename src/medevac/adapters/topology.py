@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -90,7 +91,7 @@ def _node(path: Path, name: str, node: _Node) -> Node:
     for key in ("index", "pci"):
         values = [value for gpu in gpus if (value := getattr(gpu, key)) != ""]
         if twice := _repeated(values):
-            raise ConfigError(f"{where}.gpus", f"{key} {twice} stands there twice")
+            raise ConfigError(f"{where}.gpus", f"{key} {twice[0]} stands there twice")
     return Node(name=name, rack=node.rack, feed=node.feed, nvlink_domain=node.nvlink_domain, gpus=gpus)
 
 
@@ -106,16 +107,11 @@ def _pci(where: str, text: str) -> str:
 
 def _check_unique(path: Path, nodes: tuple[Node, ...]) -> None:
     if twice := _repeated([gpu.uuid for node in nodes for gpu in node.gpus]):
-        raise ConfigError(f"{path}: node", f"GPU {twice} stands there twice")
+        raise ConfigError(f"{path}: node", f"GPU {twice[0]} stands there twice")
     names = {node.name for node in nodes}
     if both := next((gpu.uuid for node in nodes for gpu in node.gpus if gpu.uuid in names), None):
         raise ConfigError(f"{path}: node.{both}", "a node has the name of a GPU")
 
 
-def _repeated(values: list[object] | list[str]) -> object | None:
-    seen: set[object] = set()
-    for value in values:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None
+def _repeated(values: Sequence[object]) -> list[object]:
+    return [value for position, value in enumerate(values) if value in values[:position]]

@@ -97,7 +97,7 @@ class KernelRing:
         last = int(taken) if boot == self._boot else -1
         context = Context(reference=self._clock.now(), node=self._node)
         uptime = time.clock_gettime(time.CLOCK_MONOTONIC)
-        context.clock.joined(self._node, uptime, self._clock.now())
+        context.clock.joined("", 0.0, self._clock.now() - uptime)  # a record of the ring names no host
         descriptor = self._open()
         try:
             while True:

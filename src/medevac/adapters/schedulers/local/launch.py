@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medevac.adapters.schedulers.local.files import Attempt, Plan, PlannedRank, socket_path
+from medevac.adapters.schedulers.local.files import Attempt, Plan, PlannedRank, make, socket_path
 from medevac.adapters.schedulers.spec import JobSpec
 from medevac.core.actions import StartAttempt
 from medevac.core.events import Node, RankPlace
@@ -91,6 +91,18 @@ def _rank_variables(place: RankPlace, places: Sequence[RankPlace]) -> dict[str, 
         "LOCAL_RANK": str(place.local_rank),
         "LOCAL_WORLD_SIZE": str(sum(other.node == place.node for other in places)),
     }
+
+
+def write(attempt: Attempt, plan: Plan) -> None:
+    """Write the plan, unless a keeper has taken one already: a caller before us may have been killed on the way."""
+    make(attempt.folder)
+    while True:
+        with attempt.lock(wait=False) as held:
+            if held and not attempt.keeping and not attempt.ended:
+                attempt.save(plan)
+            if held or attempt.keeping:
+                return
+        time.sleep(0.01)
 
 
 def launch(attempt: Attempt) -> None:

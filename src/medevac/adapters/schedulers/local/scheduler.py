@@ -179,9 +179,8 @@ class LocalScheduler:
         started = attempt.started_event()
         if started is None:
             self._check_start(attempt, action)
-            files.make(attempt.folder)
             plan = launch.plan(self._spec(action.job), action, self._nodes(), self.state, self._shm)
-            attempt.save(plan)
+            launch.write(attempt, plan)
             launch.launch(attempt)
             started = attempt.started_event()
         assert started is not None, "a keeper has written itself down"
