@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from medevac.core.actions import StartAttempt, VerifyCheckpoint
 from medevac.core.decision import Trigger
+from medevac.core.diagnose_case import Diagnosis
 from medevac.core.events import (
     ActionSettled,
     AnyEvent,
@@ -16,6 +17,7 @@ from medevac.core.events import (
     StepReported,
     TimePassed,
 )
+from medevac.core.failure import blamed, own_mistake
 from medevac.core.jobs import Job
 from medevac.core.policy import Policy
 from medevac.core.recover import runs_from_suspect
@@ -24,7 +26,7 @@ from medevac.core.view import View, ordered
 DRAINED, HARDWARE = 83, 84
 
 
-def triggers(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
+def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | None = None) -> list[Trigger]:
     """What this event may move, in order; the state machine decides whether it does."""
     match event:
         case TimePassed():
@@ -53,7 +55,7 @@ def triggers(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
                 _of(name, "suspect-resume", f"rank {event.rank} loaded step {event.step}, which is not known clean")
             ]
         case AttemptEnded():
-            return [_ended(job, event, view, policy)]
+            return [_ended(job, event, view, policy, verdict)]
         case CheckpointVerified() if event.step == job.chosen:
             return [_of(name, "good-checkpoint" if event.ok else "bad-checkpoint", event.problem)]
     return []
@@ -86,7 +88,7 @@ def _settled(view: View, event: ActionSettled) -> list[Trigger]:
     return []
 
 
-def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy) -> Trigger:
+def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: Diagnosis | None) -> Trigger:
     name, recovery = job.spec.job, policy.recovery
     told = f"attempt {event.attempt} ended with {_code(event)}"
     if event.code == 0 and not _tainted(job, view):
@@ -97,6 +99,8 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy) -> Trigger
         told = job.why or told
     elif not job.passed() and event.code in recovery.user_code_exits:
         return _of(name, "user-code", f"{told}: the command itself is wrong")
+    elif verdict and own_mistake(job, verdict):
+        return _of(name, "user-code", f"{told}: {verdict.cause}: {verdict.root[0].text.strip()}")
     most = job.spec.policy.max_restarts if job.spec.policy.max_restarts is not None else recovery.max_restarts
     if _same_bad_step_again(job, view):
         return _of(name, "user-code", f"a non-finite value at step {job.bad[-1][1]} again, without a hardware fault")
@@ -105,7 +109,8 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy) -> Trigger
         return _of(name, "no-progress", f"{many} (the best is {max(job.best, 0)}); last: {told}")
     if job.restarts >= most:
         return _of(name, "too-many", f"{job.restarts} restarts, the most allowed; last: {told}")
-    return _of(name, "failed", told, _blamed(job, event))
+    named = blamed(job, verdict) * recovery.same_gpu_crashes if verdict and not event.why else ()
+    return _of(name, "failed", told, named or _blamed(job, event))
 
 
 def _tainted(job: Job, view: View) -> bool:

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 from medevac.core import attempts, recover
 from medevac.core.actions import AnyAction, GiveBack, Isolate, Page
 from medevac.core.correlate import caused, correlate, is_new
-from medevac.core.decision import Decision, Finding, Held, Moved, Trigger
+from medevac.core.decision import Decision, Diagnosed, Finding, Held, Moved, Trigger
 from medevac.core.events import (
     ActionSettled,
     AnyEvent,
+    AttemptEnded,
     CheckpointFound,
     CheckpointJudged,
     CheckpointSealed,
@@ -21,7 +22,9 @@ from medevac.core.events import (
     OrderGiven,
     StepReported,
 )
+from medevac.core.failure import explain
 from medevac.core.guards import harmless, screen
+from medevac.core.job_recovery import ALIVE
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.policy import Policy
 from medevac.core.rules import findings
@@ -37,9 +40,9 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
     incidents = correlate(view, found, policy.correlation)
     if isinstance(event, EnvironmentSeen):
         incidents = caused(view, event, policy.correlation)
-    decision = replace(empty, findings=found, incidents=incidents)
+    decision = replace(empty, findings=found, incidents=incidents, diagnoses=_explained(view, event))
     work = view.after(decision)
-    for trigger in _triggers(work, event, found, policy):
+    for trigger in _triggers(work, event, decision, policy):
         decision, work = _take(decision, work, trigger, policy)
     decision, work = _judge(decision, work, event, policy)
     for trigger in _second_thoughts(work):
@@ -58,24 +61,38 @@ def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
     return tuple(new)
 
 
-def _triggers(view: View, event: AnyEvent, found: tuple[Finding, ...], policy: Policy) -> list[Trigger]:
+def _explained(view: View, event: AnyEvent) -> tuple[Diagnosed, ...]:
+    """Why an attempt failed that ended by itself, or hung."""
+    job = view.jobs.get(event.job) if isinstance(event, AttemptEnded) else None
+    if job is None or not isinstance(event, AttemptEnded) or event.attempt != job.attempt or job.state not in ALIVE:
+        return ()
+    ordered_stop = bool(event.why) and job.on not in {"hung", "non-finite"}
+    if event.code in {0, attempts.DRAINED} or ordered_stop:
+        return ()
+    verdict = explain(job, event, [incident for _, incident in ordered(view.incidents)])
+    return (Diagnosed(job=event.job, attempt=event.attempt, verdict=verdict),)
+
+
+def _triggers(view: View, event: AnyEvent, decision: Decision, policy: Policy) -> list[Trigger]:
     """Devices first, so that a job is never placed on what is going out; then what was held back and may be tried."""
     incidents = sorted(view.incidents.values(), key=lambda i: (not i.closed, i.last, i.id))
     named = {f.part.name: i.id for i in incidents for f in i.findings}
     hardware = [
         Trigger(machine="device", who=f.part.name, on=RESPONSES[f.response], why=f.meaning, cause=named[f.part.name])
-        for f in found
+        for f in decision.findings
         if f.response in RESPONSES
     ]
     jobs = []
     for name, job in ordered(view.jobs):
-        worst = recover.hit(job, found)
+        worst = recover.hit(job, decision.findings)
         if worst:
             why = f"{worst.part.name} on {worst.part.node}: {worst.meaning}"
             jobs.append(
                 Trigger(machine="job", who=name, on=RESPONSES[worst.response], why=why, cause=named[worst.part.name])
             )
-    return [*hardware, *_of_device(view, event), *jobs, *attempts.triggers(view, event, policy), *view.retried]
+    verdict = decision.diagnoses[0].verdict if decision.diagnoses else None
+    own = attempts.triggers(view, event, policy, verdict)
+    return [*hardware, *_of_device(view, event), *jobs, *own, *view.retried]
 
 
 def _of_device(view: View, event: AnyEvent) -> list[Trigger]:
@@ -100,9 +117,9 @@ def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> t
     if held:
         spared = {h.action.id for h in held}
         passing = tuple(action for action in actions if action.id not in spared and harmless(action))
-        change = replace(decision, moved=(), actions=passing, held=tuple(held), findings=(), incidents=())
+        change = replace(decision, moved=(), actions=passing, held=tuple(held), findings=(), incidents=(), diagnoses=())
     else:
-        change = replace(decision, moved=(moved,), actions=actions, held=(), findings=(), incidents=())
+        change = replace(decision, moved=(moved,), actions=actions, held=(), findings=(), incidents=(), diagnoses=())
     return _with(decision, change), view.after(change)
 
 
@@ -156,7 +173,9 @@ def _judge(decision: Decision, view: View, event: AnyEvent, policy: Policy) -> t
         held = tuple(screen(view, (action,), trigger, policy))
         if held and held[0].action.id in view.held:
             continue
-        change = replace(decision, moved=(), actions=() if held else (action,), held=held, findings=(), incidents=())
+        change = replace(
+            decision, moved=(), actions=() if held else (action,), held=held, findings=(), incidents=(), diagnoses=()
+        )
         decision, view = _with(decision, change), view.after(change)
     return decision, view
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from medevac.core.actions import AnyAction
+from medevac.core.diagnose_case import Diagnosis
 
 Severity: TypeAlias = Literal["info", "warning", "critical"]
 Domain: TypeAlias = Literal["gpu", "nvlink", "node", "rack", "power", "fabric", "job"]
@@ -66,25 +67,12 @@ class Incident(Struct, frozen=True, kw_only=True):
     closed: bool = False
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
-    """Why an attempt failed (DESIGN 1): class, suspects, confidence 0..1, evidence in words."""
+class Diagnosed(Struct, frozen=True, kw_only=True):
+    """Why an attempt failed, as far as its output, its GPUs and its history tell."""
 
     job: str
     attempt: int
-    category: Literal[
-        "hardware",
-        "network",
-        "storage",
-        "system-software",
-        "user-code",
-        "out-of-memory",
-        "numerical",
-        "preemption",
-        "unknown",
-    ]
-    confidence: float = 0.0
-    suspects: tuple[Part, ...] = ()
-    evidence: tuple[str, ...] = ()
+    verdict: Diagnosis
 
 
 class Trigger(Struct, frozen=True, kw_only=True):
@@ -128,7 +116,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     incidents: tuple[Incident, ...] = ()
-    diagnoses: tuple[Diagnosis, ...] = ()
+    diagnoses: tuple[Diagnosed, ...] = ()
     moved: tuple[Moved, ...] = ()
     actions: tuple[AnyAction, ...] = ()
     held: tuple[Held, ...] = ()

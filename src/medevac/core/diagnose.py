@@ -150,4 +150,9 @@ def _advice(cause: Cause, named: tuple[Suspect, ...]) -> Advice:
 
 
 def _witnesses(clues: Iterable[Clue], cause: Cause) -> tuple[Clue, ...]:
-    return tuple(sorted((c for c in clues if c.cause != cause), key=lambda c: (c.file, c.line)))
+    """The clues of no cause or another, one a line, without the lines that are quoted as root."""
+    ordered = sorted(clues, key=lambda clue: (clue.file, clue.line, clue.cause != cause))
+    by_line: dict[tuple[str, int], Clue] = {}
+    for clue in ordered:
+        by_line.setdefault((clue.file, clue.line), clue)
+    return tuple(clue for clue in by_line.values() if clue.cause != cause)

@@ -31,7 +31,7 @@ class Clue(_Value, frozen=True, kw_only=True):
     """One line that a signature matched, or one fact of another source in the same words.
 
     `rank`, `node`, `gpu` and `pci` are the part it is about; `peer` is only named by a witness. `count` is how often
-    the same part said the same; `at` unix seconds where the source gives a time.
+    the same part said the same, `last` the line where it did so last; `at` unix seconds where the source gives a time.
     """
 
     signature: str
@@ -50,14 +50,19 @@ class Clue(_Value, frozen=True, kw_only=True):
     peer: str = ""
     fields: dict[str, str] = {}
     count: int = 1
+    last: int = 0
     at: float | None = None
 
 
 class ProgressSeen(_Value, frozen=True, kw_only=True):
-    """The last progress of a log: step, of how many, at which line."""
+    """The last progress of a log: step, of how many, at which line.
+
+    `since` is the line of the third report from the end: what lies before it was survived. 0 where there were fewer.
+    """
 
     file: str = ""
     line: int = 0
+    since: int = 0
     step: int = 0
     total: int | None = None
 

@@ -16,6 +16,8 @@ from medevac.core.diagnose_case import Case, Clue
 Clues: TypeAlias = tuple[Clue, ...]
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+ENDS = frozenset({"elastic-restart", "in-job-restart", "child-failed", "srun-exit", "slurm-cancelled"})
+"""Lines that end an attempt, or the worker group of one."""
 MEMORY_FAULTS = frozenset({"cuda-ecc", "xid-hardware", "row-remap-failed", "kernel-memory-fault"})
 
 
@@ -28,15 +30,16 @@ def refine(case: Case) -> Clues:
 
 
 def before_a_restart_that_held(clues: Clues, case: Case) -> Clues:
-    """A restart inside the job (torchrun, NVRx) after which it made progress was no failure of the job."""
-    held = {
-        (clue.file, clue.line)
-        for clue in clues
-        if clue.signature in ("elastic-restart", "in-job-restart")
-        and any(seen.file == clue.file and seen.line > clue.line for seen in case.progress)
-    }
-    last = {file: max(line for name, line in held if name == file) for file, _ in held}
-    return tuple(clue for clue in clues if clue.line > last.get(clue.file, 0) or clue.file not in last)
+    """What the job survived was no failure of it: a restart inside the job (torchrun, NVRx, torchft), or an earlier
+    attempt in the same log, after which it made progress.
+    """
+    since = {seen.file: seen.since for seen in case.progress}
+    last: dict[str, int] = {}
+    for clue in clues:
+        for line in (clue.line, clue.last) if clue.signature in ENDS else ():
+            if line < since.get(clue.file, 0):
+                last[clue.file] = max(last.get(clue.file, 0), line)
+    return tuple(clue for clue in clues if clue.last > last.get(clue.file, 0) or clue.file not in last)
 
 
 def one_root_per_line(clues: Clues, _case: Case) -> Clues:

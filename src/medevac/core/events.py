@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from medevac.core.diagnose_case import Clue
+
 Phase: TypeAlias = Literal["start", "load", "step", "eval", "save", "end"]
 Value: TypeAlias = str | int | float | bool | None
 
@@ -228,6 +230,15 @@ class CheckpointJudged(Event, frozen=True, kw_only=True, tag=True):
     why: str = ""
 
 
+class OutputRead(Event, frozen=True, kw_only=True, tag=True):
+    """What the output of an ended attempt says: lines that a signature knows, and the ranks that spoke."""
+
+    job: str
+    attempt: int
+    clues: tuple[Clue, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+
 class TimePassed(Event, frozen=True, kw_only=True, tag=True):
     """Nothing but time: a deadline of the view came due."""
 
@@ -270,6 +281,7 @@ AnyEvent: TypeAlias = (
     | CheckpointFound
     | CheckpointVerified
     | CheckpointJudged
+    | OutputRead
     | TimePassed
     | WatchBegan
     | ActionSettled

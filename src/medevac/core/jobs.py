@@ -8,6 +8,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from medevac.core.decision import Struct
+from medevac.core.diagnose_case import PastEnd
 from medevac.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -16,6 +17,7 @@ from medevac.core.events import (
     CheckpointSealed,
     CheckpointVerified,
     JobSubmitted,
+    OutputRead,
     RankPlace,
     ResumedFrom,
     SealRank,
@@ -33,6 +35,7 @@ JobEvent: TypeAlias = (
     | CheckpointFound
     | CheckpointVerified
     | CheckpointJudged
+    | OutputRead
 )
 
 
@@ -78,6 +81,9 @@ class Job(Struct, frozen=True, kw_only=True):
     chosen: int | None = None
     checkpoints: Map[int, Checkpoint] = Map()
     ended: AttemptEnded | None = None
+    started_at: float = 0.0
+    output: OutputRead | None = None
+    ends: tuple[PastEnd, ...] = ()
 
     def apply(self, event: JobEvent) -> Job:
         """The job with one more fact about it; what an older attempt says late changes nothing."""
@@ -89,9 +95,16 @@ class Job(Struct, frozen=True, kw_only=True):
             return self
         match event:
             case AttemptStarted():
-                return replace(self, ranks=event.ranks, pace=self.pace.after("start", event.seen_at or event.at))
+                return replace(
+                    self,
+                    ranks=event.ranks,
+                    started_at=event.at,
+                    pace=self.pace.after("start", event.seen_at or event.at),
+                )
             case AttemptEnded():
                 return replace(self, ended=event)
+            case OutputRead():
+                return replace(self, output=event)
             case ResumedFrom():
                 return replace(self, resumed=event.step)
             case StepReported():

@@ -9,7 +9,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from medevac.core.actions import AnyAction, JudgeCheckpoint, StartAttempt, StopAttempt, VerifyCheckpoint
-from medevac.core.decision import Decision, Finding, Held, Incident, Moved, Part, Struct, Trigger
+from medevac.core.decision import Decision, Diagnosed, Finding, Held, Incident, Moved, Part, Struct, Trigger
 from medevac.core.events import (
     ActionSettled,
     AnyEvent,
@@ -26,12 +26,14 @@ from medevac.core.events import (
     JobSubmitted,
     Node,
     OrderGiven,
+    OutputRead,
     ResumedFrom,
     StepReported,
     TimePassed,
     WatchBegan,
 )
 from medevac.core.evidence import Evidence
+from medevac.core.failure import past_end
 from medevac.core.job_recovery import ALIVE
 from medevac.core.jobs import Job
 from medevac.core.lineage import Doubt
@@ -108,6 +110,7 @@ class View(Struct, frozen=True, kw_only=True):
                 | CheckpointFound()
                 | CheckpointVerified()
                 | CheckpointJudged()
+                | OutputRead()
             ):
                 job = view.jobs.get(event.job)
                 return view._with_job(event.job, job.apply(event)) if job else view
@@ -128,6 +131,8 @@ class View(Struct, frozen=True, kw_only=True):
             view = view._with_finding(finding)
         for incident in decision.incidents:
             view = replace(view, incidents=view.incidents.set(incident.id, incident))
+        for diagnosed in decision.diagnoses:
+            view = view._with_end(diagnosed)
         for moved in decision.moved:
             view = view._with_move(moved, decision.at)
         for action in decision.actions:
@@ -204,6 +209,11 @@ class View(Struct, frozen=True, kw_only=True):
         if event.what == "resume-from" and job:
             return self._with_job(event.target, replace(job, trusted=event.step))
         return self
+
+    def _with_end(self, diagnosed: Diagnosed) -> View:
+        job = self.jobs[diagnosed.job]
+        end = past_end(diagnosed.verdict, job.reached)
+        return self._with_job(diagnosed.job, replace(job, ends=(*job.ends, end)[-16:]))
 
     def _with_held(self, held: Held) -> View:
         """A guard's no: what waited for a time does not come due meanwhile."""
@@ -296,5 +306,6 @@ def _started(job: Job, action: StartAttempt) -> Job:
         reached=-1,
         rank_steps=Map(),
         ended=None,
+        output=None,
         pace=replace(job.pace, phase=None),
     )
