@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from medevac.adapters.sources.clock import WallClock
+from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.tail import Tail
 from medevac.core.events import ResumedFrom, StepReported
 from medevac.ports.clock import Clock
@@ -56,7 +56,7 @@ class Hub:
         self._path = socket_path
         self._job = job
         self._files = folder / ".medevac" if folder else None
-        self._clock = clock or WallClock()
+        self._clock = clock or SystemClock()
         self._listener: socket.socket | None = None
         self._ranks: dict[socket.socket, _Rank] = {}
         self._waiting: deque[Reported] = deque()

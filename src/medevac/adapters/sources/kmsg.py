@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from medevac.adapters.sources.clock import WallClock
+from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.tail import Tail
 from medevac.core.events import FaultSeen
 from medevac.decode.context import Context
@@ -43,7 +43,7 @@ class KernelLog:
         self.name = f"{node}/kmsg"
         self._path = path
         self._node = node
-        self._clock = clock or WallClock()
+        self._clock = clock or SystemClock()
         self._poll_s = poll_s
         self._old = old
 
@@ -88,7 +88,7 @@ class KernelRing:
         self.lost = 0
         self._node = node
         self._path = path
-        self._clock = clock or WallClock()
+        self._clock = clock or SystemClock()
         self._opener = opener or (lambda: os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         self._boot = boot or Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

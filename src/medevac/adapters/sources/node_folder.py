@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from medevac.adapters.sources.clock import WallClock
+from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.tail import Line, Tail
 from medevac.core.events import EccCounted, EnvironmentSeen
 from medevac.ports.clock import Clock
@@ -49,7 +49,7 @@ class NodeFolder:
         self._folder = folder
         self._node = node
         self._period_s = period_s
-        self._clock = clock or WallClock()
+        self._clock = clock or SystemClock()
         self._told: dict[str, tuple[_Gpu, float]] = {}
 
     async def follow(self, cursor: str) -> AsyncIterator[tuple[Seen, str]]:

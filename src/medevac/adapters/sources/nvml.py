@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from medevac.adapters.sources.clock import WallClock
+from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.nvml_child import Reading
 from medevac.core.events import EccCounted, Gpu
 from medevac.ports.clock import Clock
@@ -98,7 +98,7 @@ class NvmlSource:
         self.name = f"{node}/nvml"
         self._node = node
         self._period_s = period_s
-        self._clock = clock or WallClock()
+        self._clock = clock or SystemClock()
         self._child = child or NvmlChild()
 
     async def follow(self, cursor: str) -> AsyncIterator[tuple[EccCounted, str]]:

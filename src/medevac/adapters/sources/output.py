@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from medevac.adapters.sources.clock import WallClock
+from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.tail import Line, Tail
 from medevac.core.events import AnyEvent
 from medevac.ports.clock import Clock
@@ -41,7 +41,7 @@ class JobOutput:
         self._folder = job_folder
         self._job = job_folder.name
         self._parse = parse
-        self._clock = clock or WallClock()
+        self._clock = clock or SystemClock()
         self._tails: dict[Path, Tail] = {}
 
     async def follow(self, cursor: str) -> AsyncIterator[tuple[AnyEvent, str]]:

@@ -77,8 +77,8 @@ def settle(attempt: Attempt, plan: Plan, keeping: Keeping | None, exits: tuple[R
         return
     if keeping:
         shm.sweep(Path(plan.shm), keeping.shm)
-    stop = attempt.stop
-    if stop and (not exits or exits[0].code in LEFT_IN_ORDER or stop.at <= exits[0].at):
+    stop, failures = attempt.stop, [exit_ for exit_ in exits if exit_.code not in LEFT_IN_ORDER]
+    if stop and (not failures or stop.at <= failures[0].at):
         why = "stopped"
     attempt.save(Ended(at=time.time(), code=_code(exits, why), exits=exits, why=why))
 
