@@ -7,8 +7,8 @@ Times are the log's own. A line without wall time is placed by its kernel second
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from medevac.core.events import FaultSeen
@@ -20,10 +20,12 @@ LOOK_BACK = 8
 """Bursts of one key that are tried before a new one begins: rotated files and repeated sections jump in time."""
 KEPT_TEXTS = 4096
 KEPT_NAMES = 16
+FEW = 8
 
 _UPTIME = re.compile(r"\[ {0,8}(\d{1,12}\.\d{1,9})\]|^\d{1,4},\d{1,20},(\d{1,20}),")
 _MARKS = {"xid": "Xid", "fell_off": "NVRM", "nvrm_other": "NVRM", "sxid": "SXid"}
 
+NameT = TypeVar("NameT", int, str)
 Key = tuple[str, str, str, str, int | None]
 
 
@@ -49,13 +51,12 @@ class Burst:
     reading: Annotation
     gpu: str | None = None
     count: int = 0
-    pids: set[int] = field(default_factory=set)
-    processes: set[str] = field(default_factory=set)
-    caused_by: set[int] = field(default_factory=set)
-    texts: set[int] = field(default_factory=set)
-    seconds: set[tuple[int, int]] = field(default_factory=set)
+    pids: tuple[int, ...] = ()
+    processes: tuple[str, ...] = ()
+    caused_by: tuple[int, ...] = ()
+    told: tuple[int, ...] | set[int] = ()
+    """What was said and when, each as text hash * 2**32 + second: what tells a copy from a repeat."""
     recovery: str = ""
-    tpc: str = ""
 
     @property
     def quiet(self) -> bool:
@@ -162,24 +163,22 @@ class Bursts:
             burst.first, burst.file, burst.line = at, fault.file, fault.line
         if fault.gpu:
             burst.gpu = fault.gpu
-        if fault.pid is not None and len(burst.pids) < KEPT_NAMES:
-            burst.pids.add(fault.pid)
-        if fault.process and len(burst.processes) < KEPT_NAMES:
-            burst.processes.add(fault.process)
+        if fault.pid is not None:
+            burst.pids = _with(burst.pids, fault.pid)
+        if fault.process:
+            burst.processes = _with(burst.processes, fault.process)
         if reading is not burst.reading and _RANK[reading.severity] > _RANK[burst.reading.severity]:
             burst.reading = reading
-        if len(burst.seconds) < KEPT_TEXTS:
-            text = hash(_words(fault))
-            burst.texts.add(text)
-            burst.seconds.add((text, int(at)))
+        if len(burst.told) < KEPT_TEXTS:
+            _tell(burst, (hash(_words(fault)) << 32) + int(at))
         if fault.details:
             self._details(burst, fault, at)
 
     def _details(self, burst: Burst, fault: FaultSeen, at: float) -> None:
         details = fault.details
         caused_by = details.get("caused_by")
-        if isinstance(caused_by, int) and len(burst.caused_by) < KEPT_NAMES:
-            burst.caused_by.add(caused_by)
+        if isinstance(caused_by, int):
+            burst.caused_by = _with(burst.caused_by, caused_by)
         if burst.kind == "xid" and burst.code == 154 and at >= burst.last:
             burst.recovery = str(details.get("recovery_to", ""))
         elif burst.kind == "nvrm_info" and "driver" in details:
@@ -187,6 +186,21 @@ class Bursts:
 
 
 _RANK = {"info": 0, "unknown": 1, "warning": 2, "critical": 3}
+
+
+def _with(known: tuple[NameT, ...], name: NameT) -> tuple[NameT, ...]:
+    """A few names, each once: a tuple takes a quarter of a set's memory, and most bursts are small."""
+    if name in known or len(known) >= KEPT_NAMES:
+        return known
+    return known + (name,)  # noqa: RUF005 - mypy cannot type the unpacked form
+
+
+def _tell(burst: Burst, what: int) -> None:
+    told = burst.told
+    if isinstance(told, set):
+        told.add(what)
+    elif what not in told:
+        burst.told = (*told, what) if len(told) < FEW else {*told, what}
 
 
 def _device(fault: FaultSeen) -> str:

@@ -91,15 +91,22 @@ class Story(msgspec.Struct, kw_only=True):
 def tell(groups: Iterable[list[Burst]], catalog: Catalog) -> list[Story]:
     """The stories of groups that are in order of time; those on one part know of each other."""
     stories: list[Story] = []
-    seen: dict[Place, list[Story]] = {}
+    seen: dict[Place, _Earlier] = {}
     for group in groups:
         story = _story(group, catalog)
         if story.root is not None:
-            earlier = seen.setdefault(_place(story.root), [])
-            story.incident = _repeated(story, earlier)
-            earlier.append(story)
+            earlier = seen.setdefault(_place(story.root), _Earlier())
+            story.incident = _repeated(story.incident, story.root, earlier)
         stories.append(story)
     return stories
+
+
+class _Earlier:
+    """What came before on one place: how often, and which programs (a few, by their pids)."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.programs: set[tuple[int, ...]] = set()
 
 
 def _story(group: list[Burst], catalog: Catalog) -> Story:
@@ -284,23 +291,21 @@ def _facts(group: Sequence[Burst], root: Burst | None) -> tuple[Fact, ...]:
 
 def _distinct(bursts: Sequence[Burst]) -> int:
     """Different texts at different seconds; a text without wall time counts where no dated line has it."""
-    dated = [burst for burst in bursts if not burst.domain]
-    seconds = set().union(*(burst.seconds for burst in dated))
-    texts = set().union(*(burst.texts for burst in dated))
-    undated: set[tuple[int, int]] = set().union(*(burst.seconds for burst in bursts if burst.domain))
-    return len(seconds) + sum(1 for text, _ in undated if text not in texts)
+    dated = {what for burst in bursts if not burst.domain for what in burst.told}
+    texts = {what >> 32 for what in dated}
+    undated = {what for burst in bursts if burst.domain for what in burst.told}
+    return len(dated) + sum(1 for what in undated if what >> 32 not in texts)
 
 
-def _repeated(story: Story, earlier: Sequence[Story]) -> Incident:
+def _repeated(incident: Incident, root: Burst, earlier: _Earlier) -> Incident:
     """Count the repeats; a program's fault that comes back on one GPU with other programs points at the GPU."""
-    incident, root = story.incident, story.root
-    if root is None or not earlier:
-        return incident
-    incident = msgspec.structs.replace(incident, repeats=len(earlier))
+    incident = msgspec.structs.replace(incident, repeats=earlier.times)
+    earlier.times += 1
+    if root.pids and len(earlier.programs) < REPEATS_TO_BLAME_HARDWARE:
+        earlier.programs.add(tuple(sorted(root.pids)))
     if incident.blame.kind != "job" or root.code not in SOMETIMES_HARDWARE or root.pci is None:
         return incident
-    programs = [tuple(sorted(other.root.pids)) for other in (*earlier, story) if other.root is not None]
-    if len(set(programs) - {()}) < REPEATS_TO_BLAME_HARDWARE:
+    if len(earlier.programs) < REPEATS_TO_BLAME_HARDWARE:
         return incident
     blame = Blamed(kind="gpu", node=root.node or None, pci=root.pci)
     return msgspec.structs.replace(incident, blame=blame, audience="operator", action_after="RUN_FIELDDIAG")

@@ -253,7 +253,7 @@ def test_copies_of_29_facts_stay_29_facts() -> None:
         for one in facts:
             collected.add(one)
     assert len(collected.bursts.all) == 29
-    assert sum(len(burst.seconds) for burst in collected.bursts.all) == 29
+    assert sum(len(burst.told) for burst in collected.bursts.all) == 29
     incidents = [story.incident for story in collected.stories()]
     assert [fact.count for one in incidents for fact in one.facts] == [2_000] * 29
 
