@@ -43,6 +43,8 @@ _WORDS = (
     "class",
     "previous_boot",
     "injector",
+    "driver",
+    "activation",
 )
 
 

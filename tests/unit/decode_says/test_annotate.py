@@ -83,6 +83,11 @@ def test_remap_that_already_waits_did_not_fail() -> None:
     assert read(xid(64, reason="bank full")).severity == "critical"
 
 
+def test_repair_says_what_activates_it() -> None:
+    assert policy(xid(160, activation="gpu reset")) == ("RESET_WHEN_IDLE", "repair-by-reset")
+    assert policy(xid(160, activation="node reboot")) == ("REBOOT_WHEN_IDLE", "repair-by-reboot")
+
+
 def test_nvlink5_row_is_found_by_unit_and_status() -> None:
     reading = read(xid(145, unit="RLW_REMAP", severity="Nonfatal", intrinfo="0x00000004", errorstatus="0x00000004"))
     assert (reading.action, reading.after, reading.severity) == ("XID_154_EVAL", "CHECK_NVLINK_FAILURE_FLOW", "warning")
