@@ -16,7 +16,7 @@ import msgspec
 
 from medevac.decode.annotate import Annotation, Annotator
 from medevac.decode.incidents_bursts import Burst, Bursts
-from medevac.decode.incidents_join import join
+from medevac.decode.incidents_join import DAY_S, join
 from medevac.decode.incidents_story import Blamed, Fact, Incident, Role, Root, Story, tell
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Blamed", "Burst", "Fact", "Incident", "Incidents", "Membership", "Role", "Root", "Story"]
 
-FOLLOWED_S = 3600.0
-"""How far back a followed log is joined: longer than any silence, short enough to be done for each line."""
+FOLLOWED_S = DAY_S + 3600.0
+"""How far back a followed log is joined: as long as a fault can explain another."""
 
 
 class Membership(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class Incidents:
         }
 
     def membership(self, burst: Burst) -> Membership:
-        """Of one burst as things stand now, for a log that is followed: looks an hour back, forgets what is older."""
+        """Of one burst as things stand now, for a log that is followed: forgets what is older than a day."""
         if burst.quiet:
             return NOWHERE
         newest, known = self._joined
