@@ -30,13 +30,15 @@ from medevac.adapters.schedulers.spec import JobSpec, submitted
 from medevac.adapters.sources.kmsg import KernelLog, kernel_log
 from medevac.adapters.sources.node_folder import NodeFolder
 from medevac.adapters.sources.nvml import NvmlSource
+from medevac.adapters.sources.output import JobOutput
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.adapters.topology import load_topology
 from medevac.catalog.schema import CatalogError
 from medevac.controller.loop import Loop
+from medevac.controller.output import progress_parser, read_output
 from medevac.controller.runtime import RESTING, Runtime
 from medevac.controller.settings import LEASE, STORE, Run, Settings, act_by
-from medevac.core.events import JobSubmitted
+from medevac.core.events import JobSubmitted, OutputRead
 from medevac.ports.errors import BadReply, ConfigError, FencedOff, Refused, Unavailable
 from medevac.ports.source import Source
 from medevac.testing import kill
@@ -86,7 +88,18 @@ class LocalPorts:
         folder = Path(spec.checkpoint_dir) if spec and spec.checkpoint_dir else None
         hub = Hub(files.socket_path(self.state, job), job=job, folder=folder, clock=self.clock)
         self.local.attach(job, hub.send)
-        return (hub,)
+        printed = JobOutput(
+            self.state / "jobs" / job,
+            progress_parser(spec.policy.progress_regex if spec else None, lambda: hub.connected > 0),
+            clock=self.clock,
+        )
+        return (hub, printed)
+
+    async def output(self, job: str, attempt: int) -> tuple[OutputRead, ...]:
+        folder = self.state / "jobs" / job
+        spec = files.load(folder / "spec.json", JobSpec)
+        regex = spec.policy.progress_regex if spec else None
+        return (await read_output(files.Attempt(folder / "attempts" / str(attempt)), job, attempt, regex),)
 
     async def submissions(self, known: Collection[str]) -> tuple[JobSubmitted, ...]:
         found = []

@@ -8,20 +8,23 @@ unreadable is not empty.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
 from medevac.controller.deeds import FolderOf
 from medevac.controller.patience import patiently
-from medevac.core.events import AnyEvent, AttemptEnded, JobSubmitted
+from medevac.core.events import AnyEvent, AttemptEnded, JobSubmitted, OutputRead
 from medevac.ports.checkpoints import Checkpoints
 from medevac.ports.clock import Clock
 from medevac.ports.store import EventRecord, Store
 
 Heard: TypeAlias = tuple[AnyEvent, str]
 """An event of a source, and the cursor after it."""
+
+OutputOf: TypeAlias = Callable[[str, int], Awaitable[tuple[OutputRead, ...]]]
+"""What the output of a job's ended attempt says; nothing where it cannot be read."""
 
 LAST_WORDS_S = 0.05
 """How long what a rank sent before it died may take through the socket."""
@@ -33,10 +36,13 @@ DRAIN_S = 5.0
 class Intake:
     """Writes events into the store, waiting for it where it must."""
 
-    def __init__(self, store: Store, checkpoints: Checkpoints, folder_of: FolderOf, clock: Clock) -> None:
+    def __init__(
+        self, store: Store, checkpoints: Checkpoints, folder_of: FolderOf, output_of: OutputOf, clock: Clock
+    ) -> None:
         self._store = store
         self._checkpoints = checkpoints
         self._folder_of = folder_of
+        self._output_of = output_of
         self._clock = clock
         self._known: set[str] = set()
         self._queues: list[asyncio.Queue[Heard]] = []
@@ -60,6 +66,7 @@ class Intake:
             if fresh and isinstance(event, AttemptEnded):
                 await self._last_words()
                 batch += await self._scanned(event.job, self._folder_of(event.job))
+                batch += await self._output_of(event.job, event.attempt)
             batch.append(event)
             if fresh and isinstance(event, JobSubmitted):
                 batch += await self._scanned(event.job, event.policy.checkpoint_dir)

@@ -11,7 +11,7 @@ from medevac.core.events import AttemptEnded
 from medevac.core.jobs import Job
 
 HARDWARE_WEIGHT = {"critical": 96, "warning": 70, "info": 0}
-CERTAIN = 0.75
+CERTAIN = 0.7
 OWN_FAULTS = frozenset({"user-code", "out-of-memory"})
 SHARED_FAULTS = frozenset({"hardware", "network", "system-software"})
 
@@ -42,11 +42,11 @@ def own_mistake(job: Job, verdict: Diagnosis) -> bool:
 
     The job has taken in this end as its last one already.
     """
-    if verdict.abstained or verdict.cause not in OWN_FAULTS or verdict.confidence < CERTAIN:
+    if verdict.abstained or verdict.cause not in OWN_FAULTS:
         return False
     signature = verdict.root[0].signature if verdict.root else ""
     again = any(end.cause == verdict.cause and end.signature == signature for end in job.ends[:-1])
-    return again or (verdict.cause == "user-code" and not job.passed())
+    return again or (verdict.cause == "user-code" and verdict.confidence >= CERTAIN and not job.passed())
 
 
 def blamed(job: Job, verdict: Diagnosis) -> tuple[str, ...]:

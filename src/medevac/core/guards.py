@@ -116,7 +116,7 @@ def _rate(view: View, action: AnyAction, policy: Policy) -> Said | None:
     if len(recent) < policy.budget.new_in_window:
         return None
     why = f"{len(recent)} were taken out within {policy.budget.window_s:g} s, the most in that time"
-    return Said(why=why, until=min(recent) + policy.budget.window_s)
+    return Said(why=why, until=min(recent, default=view.now) + policy.budget.window_s)
 
 
 def _known_clean(view: View, action: AnyAction, policy: Policy) -> Said | None:  # noqa: ARG001

@@ -67,6 +67,7 @@ class Job(Struct, frozen=True, kw_only=True):
     until: float | None = None
     on: str = ""
     why: str = ""
+    cause: str = ""
     attempt: int = 0
     ranks: tuple[RankPlace, ...] = ()
     resumed: int | None = None

@@ -114,7 +114,7 @@ def _resolved(job: Job, view: View, trigger: Trigger, policy: Policy) -> Trigger
         on = "no-place"
     why = trigger.why if on == trigger.on else ""
     return Trigger(
-        machine="job", who=trigger.who, on=on, why=why, cause=trigger.cause or job.why, blames=trigger.blames
+        machine="job", who=trigger.who, on=on, why=why, cause=trigger.cause or job.cause, blames=trigger.blames
     )
 
 

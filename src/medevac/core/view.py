@@ -294,7 +294,9 @@ def _moved(job: Job, moved: Moved, at: float) -> Job:
         )
     if moved.trigger.blames:
         job = replace(job, culprits=(*job.culprits, *moved.trigger.blames)[-32:])
-    return replace(job, state=moved.target, since=at, until=moved.until, on=moved.trigger.on, why=moved.trigger.why)
+    trigger = moved.trigger
+    cause = "" if trigger.on == "progress" else trigger.cause or job.cause
+    return replace(job, state=moved.target, since=at, until=moved.until, on=trigger.on, why=trigger.why, cause=cause)
 
 
 def _started(job: Job, action: StartAttempt) -> Job:

@@ -1,0 +1,102 @@
+"""What a job prints: its progress while it runs, and what its last lines say of its end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from medevac.adapters.schedulers.local.files import Attempt
+from medevac.adapters.sources.output import Parser, Printed
+from medevac.core.events import AnyEvent, OutputRead, StepReported
+from medevac.decode.joblog_case import build_case, read_log
+from medevac.decode.progress_lines import Progress, ProgressReader, phase_of
+
+TAIL = 4 << 20
+"""Bytes at the end of each rank's output that are read when its attempt is over."""
+MOST_CLUES = 64
+EPOCH_SHARES = "hf-trainer"
+MOST_CHARACTERS = 400
+
+
+def progress_parser(regex: str | None, speaks: Callable[[], bool]) -> Parser:
+    """Reports from progress lines, for a job that does not speak the in-job protocol (`speaks`).
+
+    Raises ValueError for a regex that cannot be read or has no group `step`.
+    """
+    reader = ProgressReader(regex)
+
+    spoke = False
+
+    def parse(line: Printed) -> AnyEvent | None:
+        nonlocal spoke
+        spoke = spoke or speaks()
+        if spoke:
+            return None
+        seen = reader.read(line.text)
+        phase = None if seen else phase_of(line.text)
+        if seen is None and phase is None:
+            return None
+        loss = seen.loss if seen else None
+        return StepReported(
+            at=line.seen_at,
+            job=line.job,
+            attempt=line.attempt,
+            rank=line.rank,
+            step=_step(seen) if seen else 0,
+            phase=phase or "step",
+            loss=loss if loss is not None and math.isfinite(loss) else None,
+            finite=loss is None or math.isfinite(loss),
+        )
+
+    return parse
+
+
+def _step(seen: Progress) -> int:
+    """Whole numbers; a format that counts shares of an epoch counts thousandths of one here."""
+    return round(seen.step * 1000) if seen.format == EPOCH_SHARES else int(seen.step)
+
+
+async def read_output(attempt: Attempt, job: str, number: int, regex: str | None) -> OutputRead:
+    """What the ranks of an ended attempt printed last, through all signatures; an unreadable log says nothing."""
+    return await asyncio.to_thread(_read, attempt, job, number, regex)
+
+
+def _read(attempt: Attempt, job: str, number: int, regex: str | None) -> OutputRead:
+    plan, ended = attempt.plan, attempt.ended
+    nodes = {planned.place.rank: planned.place.node for planned in plan.ranks} if plan else {}
+    logs = []
+    for rank in sorted(nodes):
+        path = attempt.log(rank)
+        if path.is_file():
+            logs.append((rank, read_log(f"rank{rank}.log", _tail(path), regex=regex)))
+    case = build_case([log for _, log in logs])
+    own = {f"rank{rank}.log": rank for rank, _ in logs}
+    clues = []
+    for clue in case.clues[:MOST_CLUES]:
+        speaker = own.get(clue.file) if clue.rank is None and len(logs) > 1 else clue.rank
+        node = clue.node or ("" if speaker is None else nodes.get(speaker, ""))
+        clues.append(msgspec.structs.replace(clue, rank=speaker, node=node, text=clue.text[:MOST_CHARACTERS]))
+    return OutputRead(
+        at=ended.at if ended else 0.0,
+        id=f"{job}/{number}/output",
+        source="output",
+        job=job,
+        attempt=number,
+        clues=tuple(clues),
+        ranks=tuple(sorted(nodes)),
+    )
+
+
+def _tail(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(size - TAIL, 0))
+            while block := stream.read(1 << 20):
+                yield block
+    except OSError:
+        return
