@@ -341,6 +341,28 @@ async def test_a_caller_killed_anywhere_in_start_leaves_one_attempt_or_none(mach
         assert machine.mine() == []
 
 
+async def test_a_keeper_killed_at_any_time_leaves_nothing_and_a_told_end(machine: Machine) -> None:
+    await machine.submit("import sys, time\ntime.sleep(3600)", 3)
+    dice = random.Random(5)
+    for attempt in range(1, 11):
+        starting = asyncio.create_task(machine.start(3, attempt))
+        await until(lambda number=attempt: machine.attempt(number).keeping)  # type: ignore[misc]
+        await asyncio.sleep(dice.uniform(0.0, 0.03))
+        os.kill(machine.keeping(attempt).process.pid, signal.SIGKILL)
+        over = await machine.ended(attempt)
+        assert (over.code, over.why) == (137, "keeper-lost")
+        assert machine.mine() == []
+        assert (await starting).attempt == attempt
+
+
+async def test_a_keeper_that_is_asked_to_end_takes_its_ranks_along(machine: Machine) -> None:
+    await machine.submit(SLEEP, 2)
+    await machine.start(2)
+    os.kill(machine.keeping().process.pid, signal.SIGTERM)
+    over = await machine.ended()
+    assert (over.why, {one.signal for one in over.exits}) == ("keeper-lost", {signal.SIGTERM})
+
+
 async def test_two_schedulers_that_start_at_once_start_one(machine: Machine) -> None:
     await machine.submit(SLEEP, 2)
     order = await machine.order(2)

@@ -36,10 +36,18 @@ def check(spec: JobSpec) -> None:
         raise Refused(f"job name {spec.job!r}: use up to 64 letters, digits, '.', '_' and '-', a letter or digit first")
     if not spec.command:
         raise Refused(f"job {spec.job}: no command; give one after --")
+    for text in (*spec.command, spec.cwd, spec.checkpoint_dir, *spec.env, *spec.env.values()):
+        if "\0" in text or not _is_utf8(text):
+            raise Refused(f"job {spec.job}: {text!r} has bytes that are no UTF-8; use other names")
     if spec.ranks < 0 or spec.gpus_per_rank < 0:
         raise Refused(f"job {spec.job}: ranks and gpus_per_rank cannot be negative")
     if spec.checkpoint_dir and not spec.checkpoint_dir.startswith("/"):
         raise Refused(f"job {spec.job}: checkpoint_dir {spec.checkpoint_dir!r} must be an absolute path")
+
+
+def _is_utf8(text: str) -> bool:
+    """False for bytes of the command line that Python could not decode."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def submitted(spec: JobSpec, source: str) -> JobSubmitted:

@@ -148,6 +148,8 @@ async def test_a_job_is_submitted_once(tmp_path: Path) -> None:
         (JobSpec(job="j", command=("true",), cwd="/no/such"), "folder /no/such does not exist"),
         (JobSpec(job="j", command=("true",), checkpoint_dir="rel"), "'rel' must be an absolute path"),
         (JobSpec(job="j", command=("true",), ranks=-1), "negative"),
+        (JobSpec(job="j", command=("true", "\udcff")), "no UTF-8"),
+        (JobSpec(job="j", command=("true",), env={"A": "\0"}), "no UTF-8"),
         (JobSpec(job="j", command=("true",), policy=JobPolicy(signal="LOUD")), "'LOUD' is no signal"),
     ],
 )

@@ -28,8 +28,9 @@ class Family:
     def __init__(self, attempt: Attempt, plan: Plan) -> None:
         self._attempt = attempt
         self._plan = plan
-        self._marks = {f"MEDEVAC_JOB_ID={plan.job}".encode(), f"MEDEVAC_ATTEMPT={plan.attempt}".encode()}
-        self._home = f"MEDEVAC_STATE_DIR={plan.state}".encode()
+        # The state folder too: job names of different folders are different jobs.
+        marks = {"MEDEVAC_STATE_DIR": plan.state, "MEDEVAC_JOB_ID": plan.job, "MEDEVAC_ATTEMPT": plan.attempt}
+        self._marks = {os.fsencode(f"{name}={value}") for name, value in marks.items()}
 
     def members(self) -> list[Process]:
         """Those alive now, stopped ones too."""
@@ -49,11 +50,7 @@ class Family:
         return [process for process in found if process]
 
     def _is_marked(self, pid: int) -> bool:
-        variables = processes.environment(pid)
-        if not variables >= self._marks:
-            return False
-        homes = {variable for variable in variables if variable.startswith(b"MEDEVAC_STATE_DIR=")}
-        return not homes or self._home in homes
+        return processes.environment(pid) >= self._marks
 
     def _of_ranks(self, keeping: Keeping | None, table: dict[int, Process]) -> set[int]:
         if keeping is None or keeping.process.boot != processes.boot():

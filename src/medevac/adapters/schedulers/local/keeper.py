@@ -10,6 +10,7 @@ returns 0 once the ranks are started (or another keeper has the attempt) and goe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import random
@@ -50,6 +51,7 @@ class Keeper:
         self._family = Family(attempt, plan)
         self._running: dict[int, int] = {}
         self._exits: list[RankExit] = []
+        self._why = ""
         self._keeping = Keeping(
             process=processes.identify(os.getpid()), at=time.time(), shm=shm.segments(Path(plan.shm))
         )
@@ -72,11 +74,16 @@ class Keeper:
         self._attempt.save(self._keeping)
 
     def finish(self) -> None:
-        """Wait for the ranks, clear away what they left, write the end."""
+        """Wait for the ranks, clear away what they left, write the end: when there is room, on a disk that is full."""
         self._wait()
         self._end_all()
         self._reap()
-        settle(self._attempt, self._plan, self._keeping, tuple(self._exits))
+        while True:
+            try:
+                return settle(self._attempt, self._plan, self._keeping, tuple(self._exits), self._why)
+            except OSError as problem:
+                _say(problem)
+                time.sleep(1.0)
 
     def _wait(self) -> None:
         deadline = None
@@ -85,6 +92,7 @@ class Keeper:
             got = signal.sigtimedwait(_WATCHED, pause)
             self._reap()
             if got and got.si_signo != signal.SIGCHLD:
+                self._why = "keeper-lost"
                 self._end_all(grace_s=STOP_SECONDS)
             if deadline is None and any(exit_.code not in LEFT_IN_ORDER for exit_ in self._exits):
                 deadline = time.monotonic() + CASCADE_SECONDS
@@ -95,7 +103,7 @@ class Keeper:
         try:
             end(self._family, grace_s=grace_s)
         except OutcomeUnknown as problem:
-            print(problem, file=sys.stderr, flush=True)  # noqa: T201 - into keeper.log; ranks are waited for all the same
+            _say(problem)  # ranks are waited for all the same
 
     def _reap(self) -> None:
         """Take notice of all that died: ranks, and orphans that came to us as their sub-reaper."""
@@ -112,8 +120,11 @@ class Keeper:
     def _note(self, rank: int, code: int) -> None:
         number = -code if code < 0 else 0
         self._exits.append(RankExit(rank=rank, code=128 + number if number else code, signal=number, at=time.time()))
-        with (self._attempt.folder / "exits.jsonl").open("ab") as out:
-            out.write(msgspec.json.encode(self._exits[-1]) + b"\n")
+        try:
+            with (self._attempt.folder / "exits.jsonl").open("ab") as out:
+                out.write(msgspec.json.encode(self._exits[-1]) + b"\n")
+        except OSError as problem:
+            _say(problem)  # it is in ended.json again
 
     def _spawn(self, planned: PlannedRank, shared: Mapping[str, str]) -> int:
         keeper = os.getpid()
@@ -124,6 +135,12 @@ class Keeper:
             _become(self._plan, planned, shared, self._attempt.log(planned.place.rank), keeper)
         finally:
             os._exit(127)
+
+
+def _say(problem: Exception) -> None:
+    """Into keeper.log, if the disk takes it."""
+    with contextlib.suppress(OSError):
+        print(problem, file=sys.stderr, flush=True)  # noqa: T201 - stderr is the log
 
 
 def _become(plan: Plan, planned: PlannedRank, shared: Mapping[str, str], log: Path, keeper: int) -> NoReturn:
