@@ -37,10 +37,10 @@ def month_number(word: str) -> int:
     return MONTH_BY_NAME.get(word[:4], 0) or MONTH_BY_NAME.get(word[:3], 0)
 
 
-def epoch(year: int, month: int, day: int, clock: str) -> float:
-    """Unix seconds of a UTC date and `HH:MM:SS`, 0.0 where there is no such time."""
+def epoch(year: int, month: int, day: int) -> float:
+    """Unix seconds at which a UTC date begins, 0.0 where there is no such date."""
     try:
-        moment = dt.datetime(year, month, day, int(clock[:2]), int(clock[3:5]), int(clock[6:8]), tzinfo=dt.UTC)
+        moment = dt.datetime(year, month, day, tzinfo=dt.UTC)
     except ValueError:
         return 0.0
     return moment.timestamp()
@@ -52,19 +52,21 @@ class Clock:
     def __init__(self, reference: float | None = None, offset: float = 0.0) -> None:
         self.reference = time.time() if reference is None else reference
         self.offset = offset
-        self._iso: dict[str, float] = {}
-        self._syslog: dict[tuple[str, str, str], float] = {}
+        self._days: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}  # a storm has many lines a second
+        self._latest = self.reference + DAY
         self._boots: dict[str, float] = {}
         self._last: dict[str, float] = {}
 
     def iso(self, seconds: str, fraction: str | None, zone: str | None) -> float:
         """`2025-01-21T04:41:44`, `.283302` or `,283302`, `Z` or `+00:00` or `+0800` or none."""
-        base = self._iso.get(seconds)
+        base = self._seconds.get(seconds)
         if base is None:
-            if len(self._iso) > 64:
-                self._iso.clear()
-            base = _date(seconds)
-            self._iso[seconds] = base
+            day = seconds[:10]
+            base = self._days.get(day)
+            if base is None:
+                base = _keep(self._days, day, _midnight(day))
+            base = _keep(self._seconds, seconds, base and base + _of_day(seconds[11:]))
         if not base:
             return 0.0
         if fraction:
@@ -75,27 +77,29 @@ class Clock:
 
     def syslog(self, month: str, day: str, clock: str) -> float:
         """`Aug`, `10`, `15:36:05`, the year inferred."""
-        key = (month, day, clock)
-        known = self._syslog.get(key)
-        if known is None:
-            if len(self._syslog) > 64:
-                self._syslog.clear()
-            known = self._syslog[key] = self._infer(month_number(month.rstrip(".")), int(day), clock)
-        return known
+        key = month + day
+        at = self._seconds.get(key + clock)
+        if at is None:
+            base = self._days.get(key)
+            if base is None:
+                base = _keep(self._days, key, self._infer(month_number(month.rstrip(".")), int(day)))
+            at = _keep(self._seconds, key + clock, base and base + _of_day(clock))
+        return at
 
     def dated(self, year: str, month: str, day: str, clock: str) -> float:
         """The same with a year, as `dmesg -T` prints it."""
         number = month_number(month)
-        at = epoch(int(year), number, int(day), clock) if number else 0.0
-        return at - self.offset if at else 0.0
+        at = epoch(int(year), number, int(day)) if number else 0.0
+        return at + _of_day(clock) - self.offset if at else 0.0
 
-    def _infer(self, month: int, day: int, clock: str) -> float:
+    def _infer(self, month: int, day: int) -> float:
+        """The latest such day that had begun when the log was written (a day's grace for clocks and zones)."""
         if not month:
             return 0.0
         year = time.gmtime(self.reference + self.offset).tm_year
         for candidate in (year + 1, year, year - 1, year - 2, year - 3, year - 4):  # 29 February needs the way back
-            at = epoch(candidate, month, day, clock)
-            if at and at - self.offset <= self.reference + DAY:
+            at = epoch(candidate, month, day)
+            if at and at - self.offset <= self._latest:
                 return at - self.offset
         return 0.0
 
@@ -123,11 +127,19 @@ class Clock:
         return 0.0 if offset is None else offset + seconds
 
 
-def _date(text: str) -> float:
-    try:
-        return epoch(int(text[:4]), int(text[5:7]), int(text[8:10]), text[11:19])
-    except ValueError:
-        return 0.0
+def _keep(cache: dict[str, float], key: str, value: float) -> float:
+    if len(cache) > 256:
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+def _of_day(clock: str) -> int:
+    return int(clock[:2]) * 3600 + int(clock[3:5]) * 60 + int(clock[6:8])
+
+
+def _midnight(day: str) -> float:
+    return epoch(int(day[:4]), int(day[5:7]), int(day[8:]))
 
 
 def _zone(text: str) -> float:

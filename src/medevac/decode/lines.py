@@ -18,6 +18,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _WORDS = re.compile(rb"NVRM|SXid|AER: |mlx5|oom-kill|Kill(?:ed)? process|Hardware Error", re.IGNORECASE)
 _QUOTED = re.compile(r"NVRM\s{0,4}:|nvidia-nvswitch\d{1,3}:", re.IGNORECASE)
+_MAY_QUOTE = re.compile(r"NVRM|nvrm|nvidia-nvsw|Nvrm")
 _OWN_CLOCK = re.compile(r"\[ {0,8}(\d{1,12}\.\d{1,9})\] (?:\[ {0,8}[TC]\d{1,9}\] )?$")
 _KERNEL_TAG = re.compile(r"^[^:\[]{0,64}?\d{1,2}:\d\d:\d\d[^:\[]{0,300} kernel: (?:\[ {0,8}\d{1,12}\.\d{1,9}\] )?$")
 _CLOCK_SET = re.compile(
@@ -88,8 +89,7 @@ def read_message(head: Head) -> Reading | None:
         return sxid.parse(text)
     if "#012" in text or "\\x" in text:
         text = head.message = _ESCAPED.sub(lambda m: chr(int(m[1], 16)), text.replace("#012", "\n"))
-    quoted = _QUOTED.search(text)
-    if quoted:
+    if _MAY_QUOTE.search(text) and (quoted := _QUOTED.search(text)):
         return _inside(head, quoted)
     return _device(text) or system.parse(text) or network.parse_nfs(text) or _manager(head, text)
 
@@ -99,6 +99,8 @@ def _device(text: str) -> Reading | None:
         reading = amd.parse(text)
         if reading:
             return reading
+    if text.startswith("mlx5_core "):
+        return network.parse(text) or pcie.parse(text)
     return pcie.parse(text) or network.parse(text)
 
 

@@ -19,6 +19,7 @@ _COMMAND = re.compile(r"(?P<command>[A-Z][A-Z0-9_]{3,40})\(0x[0-9a-f]{1,5}\)")
 _MODULE = re.compile(r"module (?P<module>\d{1,3})")
 _WATTS = re.compile(r"\((?P<watts>\d{1,5})W\)")
 _CABLE = re.compile(r"module \d{1,3}, Cable (?:error|unplugged)(?:, (?P<cause>[\w /,()-]{1,80}))?")
+_LINK_WORDS = (": Port: ", "Link is ", ": Link ", "link status ")
 _NFS = re.compile(r"(?:nfs|NFS): server (?P<server>\S{1,255}) (?P<state>not responding|OK|timed out)")
 
 # An adapter's trouble, by words that only it has; the order matters where one line has two of them.
@@ -57,24 +58,24 @@ _EFA = (
 
 def parse(text: str) -> Reading | None:
     """Read a network adapter's line of the kernel."""
-    if "mlx5" in text or ": Port: " in text:
+    if "mlx5" in text:
         return _link(text) or _mlx5(text)
-    if text.startswith(("efa ", "infiniband ", "efa:")):
+    if text.startswith(("efa ", "infiniband ")):
         return _efa(text) or _link(text)
-    return _link(text)
+    return _link(text) if any(word in text for word in _LINK_WORDS) else None
 
 
 def _link(text: str) -> Reading | None:
     device = DEVICE.match(text)
     pci = pci_address(device[2]) if device else None
-    if match := _IB_LINK.search(text):
+    if ": Port: " in text and (match := _IB_LINK.search(text)):
         details: Details = {"device": match[1], "port": int(match[2]), "state": match[3]}
         return Reading("ib_link", pci=pci, details=details)
     if text.startswith("infiniband ") and (match := _IB_PORT.search(text)):
         return Reading("ib_link", pci=pci, details={"device": match[1], "port": int(match[2]), "state": "error"})
     if device:
         return _ethernet(text[device.end() :], device[3], pci)
-    if match := _BOND.search(text):
+    if "link status" in text and (match := _BOND.search(text)):
         return Reading("eth_link", details={"device": match[2], "state": match[1].lower()})
     name, _, rest = text.partition(": ")
     return _ethernet(rest, name, None) if len(name) < 33 and " " not in name else None
@@ -149,7 +150,7 @@ def parse_carrier(text: str) -> Reading | None:
 def parse_nfs(text: str) -> Reading | None:
     """Read `nfs: server X not responding, still trying` and `... OK`."""
     details: Details = {}
-    if not put(details, _NFS, text):
+    if ": server " not in text or not put(details, _NFS, text):
         return None
     if details["state"] == "OK":
         return Reading("nfs_clear", details={"server": details["server"]})

@@ -72,6 +72,17 @@ _FAN_OUT = re.compile(
 )
 _FAN_BAR = re.compile(r"([\w.-]{1,255}) {1,8}\| ")
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?")
+_DRIVERS = ("NVRM:", "nvidia-nvswitch", "mlx5_core ", "pcieport ", "amdgpu ")  # the message begins here
+_MORE = (
+    "[",
+    "<",
+    " ",
+    "message repeated",
+    "kernel: ",
+    "kern ",
+    "kern:",
+    *"0123456789",
+)  # after the usual, so may these
 _DRIVER_TAGS = ("NVRM", "nvidia-nvswitch", "mlx5_core", "infiniband", "amdgpu")
 
 
@@ -84,8 +95,7 @@ def split(line: str, clock: Clock) -> Head:
     position = match.end()
     if position:
         position = _common(head, match, clock)
-    first = line[position : position + 1]
-    if first != "N" or not line.startswith("NVRM", position):
+    if not line.startswith(_DRIVERS, position) and (not position or line.startswith(_MORE, position)):
         position = _pieces(head, line, position, clock)
     if position:
         head.message = line[position:]

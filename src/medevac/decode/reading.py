@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ class Reading(NamedTuple):
     details: Details = {}
 
 
+@functools.lru_cache(maxsize=1024)
 def pci_address(text: str) -> str:
     """Any printed form of a PCI address (3B:00, 0000:3b:00, 00000000:3B:00.0) as 0000:3b:00.0."""
     text = text.lower()

@@ -13,6 +13,7 @@ from medevac.decode.lines import decode_line
 from medevac.decode.scanner import Scanner, anchors_for, line_counter, make_scanner
 
 BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
+_HEAD = 1 << 16  # bytes at the beginning of a log that tell its form
 _LOOK_AHEAD = 8  # lines read after one whose fact goes on without an anchor
 _GOES_ON = frozenset({"aer", "aer_continuation", "panic"})
 
@@ -129,7 +130,7 @@ def decode_stream(
     buffer = bytearray(BLOCK)
     view = memoryview(buffer)
     have = _fill(stream, view, 0)
-    decoder = Decoder(name, context, make_scanner(anchors_for(bytes(view[:have]))), line_counter(size))
+    decoder = Decoder(name, context, make_scanner(anchors_for(bytes(view[: min(have, _HEAD)]))), line_counter(size))
     inside = False  # a line longer than the block
     while have:
         last = buffer.rfind(b"\n", 0, have) + 1

@@ -19,6 +19,12 @@ XID = re.compile(
     r"[,\s]{0,8}",
     re.IGNORECASE,
 )
+# The same for the lines of current drivers, all in one go.
+_USUAL = re.compile(
+    r"NVRM: Xid \((?:PCI:)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
+    r"(?: GPU-I:(\d{1,4}))?(?: GPU-CI:(\d{1,4}))?\): (\d{1,6})"
+    r"(?:, (?:pid=(?:'?<unknown>'?|(\d{1,10}))(?:, |,?$))?(?:name=(?:<unknown>|([^\s,<]{1,15}))(?:, |$))?|$)"
+)
 _PID = re.compile(r"pid=(?:'?<[^>]{0,20}>'?|(\d{1,10}))(?:,[ ]?|(?=\s|$))", re.IGNORECASE)
 # How a detail text begins. A process name may hold ", ": the name ends where one of these follows.
 _DETAIL = re.compile(
@@ -30,8 +36,31 @@ _COMM = 15  # bytes of a process name in the kernel
 
 def parse(text: str) -> Reading | None:
     """Read a message that begins with the driver's own `NVRM: Xid`."""
-    match = XID.match(text)
-    return read(match, text) if match else None
+    match = _USUAL.match(text)
+    if match is None:
+        match = XID.match(text)
+        return read(match, text) if match else None
+    address, instance, compute, digits, pid, process = match.groups()
+    tail = text[match.end() :]
+    if tail and process and not _DETAIL.match(tail):
+        found = XID.match(text)
+        return read(found, text) if found else None
+    details = _instance(instance, compute)
+    code = int(digits)
+    if tail:
+        for family in _FAMILIES.get(code, _ALL):
+            family(details, tail)
+    return Reading("xid", code, pci_address(address), int(pid) if pid else None, process, details)
+
+
+def _instance(instance: str | None, compute: str | None) -> Details:
+    """The MIG instances of the parentheses."""
+    details: Details = {}
+    if instance:
+        details["mig_gi"] = int(instance)
+    if compute:
+        details["mig_ci"] = int(compute)
+    return details
 
 
 def read(match: re.Match[str], text: str) -> Reading:
@@ -39,11 +68,7 @@ def read(match: re.Match[str], text: str) -> Reading:
     address, instance, compute, digits = match.groups()
     code = int(digits)
     tail = text[match.end() :]
-    details: Details = {}
-    if instance:
-        details["mig_gi"] = int(instance)
-    if compute:
-        details["mig_ci"] = int(compute)
+    details = _instance(instance, compute)
     pid, process = None, None
     found = _PID.match(tail)
     if found:
@@ -71,7 +96,7 @@ def _name(text: str) -> tuple[str | None, str]:
     return (None if not name or name.startswith(("<", "'<")) else name), tail
 
 
-_CHANNEL = re.compile(r"(?:Ch|channel(?: ID)?) ((?:0x)?[0-9a-f]{1,16})\b", re.IGNORECASE)
+_CHANNEL = re.compile(r"(?:Ch|[Cc]hannel(?: ID)?) ((?:0x)?[0-9a-fA-F]{1,16})\b")
 _CAUSED = re.compile(r"caused by previous Xid (?P<caused_by>\d{1,6})")
 _SM = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3}), SM (?P<sm>\d{1,3})\)")
 _SM_ERROR = re.compile(r"SM \d{1,3}\): (?P<error>[^,]{1,80})")
@@ -130,6 +155,29 @@ def _exception(details: Details, tail: str) -> None:
         put(details, _SM_ERROR, tail)
     elif "ESR" in tail:
         put(details, _ESR, tail)
+
+
+_MMU_USUAL = re.compile(
+    r"(?:Ch|channel) ((?:0x)?[0-9a-f]{1,16}), intr [0-9a-f]{1,16}\. MMU Fault: "
+    r"ENGINE ([A-Z0-9_]{1,32}(?: GPC\d{1,2})?) ([A-Z0-9_]{1,40}) faulted @ (0x[0-9a-f_]{1,24})\. "
+    r"Fault is of type (FAULT_[A-Z_]{1,40}) (ACCESS_TYPE_[A-Z_]{1,40})$"
+)
+
+
+def _fault(details: Details, tail: str) -> None:
+    match = _MMU_USUAL.match(tail)
+    if match is None:
+        _channel(details, tail)
+        _mmu(details, tail)
+        _exception(details, tail)
+        return
+    channel, engine, client, address, fault, access = match.groups()
+    details["channel"] = channel
+    details["engine"] = engine
+    details["client"] = client
+    details["address"] = address.replace("_", "")
+    details["fault"] = fault
+    details["access"] = access
 
 
 def _mmu(details: Details, tail: str) -> None:
@@ -243,7 +291,7 @@ Family = Callable[[Details, str], None]
 _ALL: tuple[Family, ...] = (_channel, _exception, _mmu, _memory, _unit, _contained)
 _FAMILIES: dict[int, tuple[Family, ...]] = {
     13: (_channel, _exception),
-    31: (_channel, _mmu, _exception),
+    31: (_fault,),
     32: (_channel,),
     43: (_channel,),
     45: (_channel,),
