@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -9,21 +12,35 @@ import msgspec
 
 from medevac.cli.decode_filters import Filters
 from medevac.cli.exits import Exit
-from medevac.cli.output import SEVERITY_STYLES, console, moment
+from medevac.cli.output import SEVERITY_STYLES, console, moment, say_error
 from medevac.core.events import FaultSeen
 from medevac.decode.incidents import Incidents, Membership
 from medevac.decode.output import EventObject, event_object
 from medevac.decode.wording import fact_words_of
 
+KMSG = "/dev/kmsg"
+
 
 def follow_log(files: Sequence[str], wanted: Filters, *, json: bool) -> Exit:
-    """Until interrupted, or the source ends. FOUND if an event of an incident was shown."""
+    """Until interrupted, or a pipe ends. FOUND if an event of an incident was shown."""
     from medevac.decode.follow import follow
+    from medevac.decode.readers import Unreadable
 
+    paths = list(files) or [_source()]
     try:
-        return show_as_they_come(follow(files), wanted, json=json)
+        return show_as_they_come(follow(paths, node=platform.node() if KMSG in paths else ""), wanted, json=json)
+    except Unreadable as problem:
+        hint = ": be root, or journalctl -kf | medevac decode --follow" if KMSG in paths else ""
+        say_error(f"{problem}{hint}")
+        return Exit.UNREADABLE
     except KeyboardInterrupt:
         return Exit.DONE
+
+
+def _source() -> str:
+    """Stdin where something is piped in, else this machine's kernel log."""
+    kind = os.fstat(sys.stdin.fileno()).st_mode
+    return "-" if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else KMSG
 
 
 def show_as_they_come(events: Iterable[FaultSeen], wanted: Filters, *, json: bool) -> Exit:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import jsonschema
@@ -206,3 +211,46 @@ def test_followed_events_are_printed_with_what_is_known(capsysbinary: pytest.Cap
     assert printed[0]["incident"] == printed[1]["incident"]
     assert printed[2]["incident"] is None
     assert show_as_they_come(seen[2:], Filters(), json=False) == Exit.DONE
+
+
+def test_pipe_is_followed_to_its_end(log: str) -> None:
+    argv = [sys.executable, "-m", "medevac.cli.main", "decode", "--follow", "--json"]
+    done = subprocess.run(argv, input=Path(log).read_bytes(), capture_output=True, check=False, timeout=120)
+    assert done.returncode == Exit.FOUND
+    printed = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["code"] for one in printed if one["kind"] == "xid"] == [48, 63, 45, 31]
+    assert [one["role"] for one in printed if one["code"] == 45] == ["victim"]
+
+
+def test_growing_file_is_followed_and_interrupted_quietly(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text("")
+    argv = [sys.executable, "-m", "medevac.cli.main", "decode", "--follow", str(path)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        waiting = threading.Timer(60, process.kill)
+        waiting.start()
+        writing = threading.Timer(0.2, write_until, (path, process))
+        writing.start()
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+        waiting.cancel()
+        writing.join()
+    assert "Xid 31" in line
+    assert err == ""
+    assert process.returncode == Exit.DONE
+
+
+def write_until(path: Path, process: subprocess.Popen[str]) -> None:
+    """Write a fault again and again until the reader, who may not have opened the file yet, is done."""
+    while process.poll() is None:
+        with path.open("a") as out:
+            out.write("Mar  1 10:00:00 n kernel: NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=x, Ch 00000010\n")
+        time.sleep(0.2)
+
+
+def test_log_that_may_not_be_followed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "--follow", str(tmp_path / ("x" * 300)))
+    assert code == Exit.UNREADABLE
+    assert err.count("\n") == 1
