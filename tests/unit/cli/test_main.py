@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import pty
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -92,3 +94,8 @@ def test_without_input_on_a_terminal_it_says_what_to_do() -> None:
 def test_unreadable_outranks_found() -> None:
     assert worst([Exit.FOUND, Exit.UNREADABLE, Exit.DONE]) == Exit.UNREADABLE
     assert worst([]) == Exit.DONE
+
+
+def test_exit_codes_are_the_documented_ones() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "exit-codes.md").read_text()
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)] == list(Exit)
