@@ -286,6 +286,17 @@ while True: time.sleep(0.1)
     assert (await machine.ended()).code == 83
 
 
+async def test_a_request_of_an_earlier_run_in_the_same_folder_is_not_heard(machine: Machine) -> None:
+    request = machine.folder / ".medevac" / "requests" / "1.checkpoint"
+    request.parent.mkdir(parents=True)
+    request.touch()
+    await machine.submit(SLEEP, checkpoint_dir=str(machine.folder))
+    await machine.start()
+    assert not request.exists()
+    await machine.scheduler().request_checkpoint(RequestCheckpoint(id="ask", job=JOB, attempt=1))
+    assert request.exists()
+
+
 async def test_ranks_find_each_other_and_one_process_finds_its_own_way(machine: Machine) -> None:
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
     program = f"import os\nfor name in '{names}'.split(): print(os.environ.get(name))"

@@ -7,11 +7,10 @@ of the checkpoint folder. A job can send anything: what is no event of this job 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -60,6 +59,7 @@ class Hub:
         self._listener: socket.socket | None = None
         self._ranks: dict[socket.socket, _Rank] = {}
         self._waiting: deque[Reported] = deque()
+        self._written: deque[tuple[Reported, str, str]] = deque()
         self._paused: set[socket.socket] = set()
         self._news = asyncio.Event()
         self._asked: dict[int, set[str]] = {}
@@ -77,21 +77,21 @@ class Hub:
         """
         self._places = msgspec.json.decode(cursor, type=dict[str, str]) if cursor else {}
         self.open()
-        loop, read_files_at = asyncio.get_running_loop(), 0.0
+        reading = asyncio.create_task(self._read_files())
         try:
             while True:
                 while self._waiting:
                     yield self._waiting.popleft(), self._cursor()
                 self._resume_reading()
-                if self._files and loop.time() >= read_files_at:
-                    for event in self._written():
-                        yield event, self._cursor()
-                    read_files_at = loop.time() + _FILE_POLL_SECONDS
+                while self._written:
+                    event, name, place = self._written.popleft()
+                    self._places[name] = place
+                    yield event, self._cursor()
                 self._news.clear()
                 if not self._waiting:
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self._news.wait(), _FILE_POLL_SECONDS)
+                    await self._news.wait()
         finally:
+            reading.cancel()
             self.close()
 
     async def send(self, request: str, attempt: int | None = None) -> int:
@@ -217,10 +217,18 @@ class Hub:
     def _cursor(self) -> str:
         return msgspec.json.encode(self._places).decode() if self._places else ""
 
-    def _written(self) -> Iterator[Reported]:
-        """Lines that ranks without a socket have appended to `<folder>/.medevac/<node>.<rank>.jsonl`."""
-        assert self._files is not None
-        for path in sorted(self._files.glob("*.jsonl")):
+    async def _read_files(self) -> None:
+        """In a thread: the files may be on a shared file system that hangs, the socket's ranks go on meanwhile."""
+        while self._files:
+            if found := await asyncio.to_thread(self._lines_of, self._files):
+                self._written.extend(found)
+                self._news.set()
+            await self._clock.sleep(_FILE_POLL_SECONDS)
+
+    def _lines_of(self, folder: Path) -> list[tuple[Reported, str, str]]:
+        """What ranks without a socket have appended to `<node>.<rank>.jsonl`: event, file, place in it."""
+        found = []
+        for path in sorted(folder.glob("*.jsonl")):
             if path.name not in self._tails:
                 self._tails[path.name] = Tail(path, self._places.get(path.name, ""))
             try:
@@ -228,11 +236,10 @@ class Hub:
             except OSError:
                 continue  # a shared file system may be away for a while; the place is kept
             for line in lines:
-                self._places[path.name] = line.cursor
                 event = self._decode(line.text)
                 if event is not None:
-                    yield (
-                        event if event.id else msgspec.structs.replace(event, id=f"{self.name}:{path.name}:{line.key}")
-                    )
+                    key = event.id or f"{self.name}:{path.name}:{line.key}"
+                    found.append((msgspec.structs.replace(event, id=key), path.name, line.cursor))
                 elif line.text:
                     self.bad += 1
+        return found

@@ -54,6 +54,7 @@ class LocalScheduler:
         self._senders: dict[str, Send] = {}
         self._seen: ClusterSeen | None = None
         self._told = False
+        self._over: dict[Path, tuple[AnyEvent, ...]] = {}  # what will never change, read once
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -160,10 +161,16 @@ class LocalScheduler:
         for folder in files.jobs(self.state):
             known = files.attempts(folder)
             for attempt in known[-_REPEATED:] if self._told else known:
-                close_lost(attempt)
-                found += [event for event in (attempt.started_event(), attempt.ended_event()) if event]
+                found += self._over.get(attempt.folder) or self._look_at(attempt)
         self._told = True
         return tuple(found)
+
+    def _look_at(self, attempt: Attempt) -> tuple[AnyEvent, ...]:
+        close_lost(attempt)
+        events = tuple(event for event in (attempt.started_event(), attempt.ended_event()) if event)
+        if any(isinstance(event, AttemptEnded) for event in events):
+            self._over[attempt.folder] = events
+        return events
 
     def _isolate(self, action: Isolate) -> None:
         nodes = self._nodes()
@@ -180,6 +187,7 @@ class LocalScheduler:
         if started is None:
             self._check_start(attempt, action)
             plan = launch.plan(self._spec(action.job), action, self._nodes(), self.state, self._shm)
+            self._forget_requests(action)
             launch.write(attempt, plan)
             launch.launch(attempt)
             started = attempt.started_event()
@@ -224,6 +232,12 @@ class LocalScheduler:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{action.attempt}.checkpoint").touch()
         return True
+
+    def _forget_requests(self, action: StartAttempt) -> None:
+        """Another run with this checkpoint folder had an attempt of this number too."""
+        if folder := self._spec(action.job).checkpoint_dir:
+            for path in (Path(folder) / ".medevac" / "requests").glob(f"{action.attempt}.*"):
+                path.unlink(missing_ok=True)
 
     def _ask_by_signal(self, spec: JobSpec, action: RequestCheckpoint) -> bool:
         if not spec.policy.signal:
