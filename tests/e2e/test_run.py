@@ -1,0 +1,168 @@
+"""`medevac run` for real: what is killed, hangs or fails, and the model that comes out all the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.runs import JOB, Run, recovered_once, uuid
+
+from medevac.core.actions import Isolate, StartAttempt
+from medevac.core.events import AttemptEnded, OrderGiven, StepReported
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    made.close()
+
+
+def test_an_undisturbed_job_runs_once(run: Run) -> None:
+    run.start()
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=1)
+    assert "final step 40" in run.printed()
+
+
+def test_a_killed_rank_costs_one_attempt(run: Run) -> None:
+    run.start()
+    run.checkpoint()
+    os.kill(run.rank_pid(random.randrange(run.ranks)), signal.SIGKILL)
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=2)
+    starts = [action for action in run.actions() if isinstance(action, StartAttempt)]
+    assert (starts[1].resume_from or 0) >= 8
+
+
+def test_a_killed_keeper_costs_one_attempt(run: Run) -> None:
+    run.start()
+    run.checkpoint()
+    os.kill(run.keeper_pid(), signal.SIGKILL)
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=2)
+
+
+def test_a_killed_controller_costs_nothing(run: Run) -> None:
+    run.start()
+    run.checkpoint()
+    os.kill(run.controller_pid(), signal.SIGKILL)
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=1)
+
+
+def test_a_killed_parent_is_replaced(run: Run) -> None:
+    run.start()
+    run.checkpoint()
+    assert run.process
+    run.process.kill()
+    run.process.wait()
+    run.gpu_lost()
+    run.until(lambda: run.state_is("finished"), "finished")
+    recovered_once(run, attempts=2)
+    run.until(lambda: "story" in supervisor_log(run) or "recovered" in supervisor_log(run), "told by the new parent")
+
+
+def supervisor_log(run: Run) -> str:
+    path = run.state / "jobs" / JOB / "supervisor.log"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("how", ["attach", "same command"])
+def test_when_both_are_killed_the_ranks_go_on_until_somebody_takes_over(run: Run, how: str) -> None:
+    run.start()
+    run.checkpoint()
+    assert run.process
+    rank = run.rank_pid(0)
+    run.process.kill()
+    os.kill(run.controller_pid(), signal.SIGKILL)
+    run.process.wait()
+    os.kill(rank, 0)
+    run.start(*(("--attach", JOB) if how == "attach" else ()))
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=1)
+
+
+def test_a_lost_gpu_is_left_behind(run: Run) -> None:
+    run.start()
+    run.checkpoint()
+    run.gpu_lost()
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=2)
+    out = [action for action in run.actions() if isinstance(action, Isolate)]
+    assert [(action.gpu, action.mode) for action in out] == [(uuid(1, 0), "hard")]
+    starts = [action for action in run.actions() if isinstance(action, StartAttempt)]
+    assert uuid(1, 0) not in {gpu for place in starts[1].ranks for gpu in place.gpus}
+
+
+def test_a_gpu_likely_to_fail_is_left_after_a_checkpoint(run: Run) -> None:
+    run.start()
+    run.checkpoint()
+    run.rows_remapped()
+    assert run.wait() == 0, run.printed()
+    recovered_once(run, attempts=2)
+    assert [event.code for event in run.events(AttemptEnded)] == [83, 0]
+
+
+def test_a_rank_that_hangs_is_stopped_at_the_learned_limit(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=60)
+    try:
+        run.start()
+        run.checkpoint(3)
+        os.kill(run.rank_pid(1), signal.SIGSTOP)
+        assert run.wait() == 0, run.printed()
+        recovered_once(run, attempts=2)
+        hung = [m.trigger for d in run.decisions() for m in d.moved if m.trigger.on == "hung"]
+        assert len(hung) == 1
+        assert "the limit is" in hung[0].why
+    finally:
+        run.close()
+
+
+def test_interrupted_once_the_job_is_stopped_in_order(run: Run) -> None:
+    run.start()
+    run.checkpoint(1)
+    assert run.process
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.printed()
+    assert [order.what for order in run.events(OrderGiven)] == ["stop"]
+    assert run.state_is("ended")
+
+
+def test_interrupted_twice_everything_is_killed(run: Run) -> None:
+    run.start()
+    run.checkpoint(1)
+    assert run.process
+    os.kill(run.controller_pid(), signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    run.until(lambda: bool(run.events(OrderGiven)), "ordered to stop")
+    run.process.send_signal(signal.SIGINT)
+    assert run.wait() == 130, run.printed()
+    assert run.attempt().ended is not None
+
+
+def test_monitor_mode_touches_nothing(run: Run) -> None:
+    run.start("--monitor")
+    run.checkpoint()
+    run.gpu_lost()
+    assert run.wait() == 0, run.printed()
+    held = [h for d in run.decisions() for h in d.held]
+    assert {type(h.action).__name__ for h in held} >= {"Isolate", "StopAttempt"}
+    assert len(run.events(AttemptEnded)) == 1
+    assert not (run.state / "isolated.json").exists()
+    assert run.events(StepReported)
+
+
+def test_a_command_that_does_not_exist_is_one_line(run: Run) -> None:
+    run.train = ["no-such-command"]
+    run.start()
+    assert run.wait() == 2
+    assert run.printed().strip().splitlines() == [
+        "medevac: job no-such-command: command no-such-command does not exist or may not be executed"
+    ]
