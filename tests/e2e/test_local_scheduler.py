@@ -327,6 +327,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.timeout(600)  # many rounds, on a machine that may have other work
 async def test_a_caller_killed_anywhere_in_start_leaves_one_attempt_or_none(machine: Machine) -> None:
     """Twenty callers, killed at random; then `start` is repeated and each rank has run exactly once."""
     count = "import os, sys, time\nopen(f\"{sys.argv[1]}/ran.{os.environ['MEDEVAC_ATTEMPT']}\", 'a').write('x')\n"
@@ -352,6 +353,7 @@ async def test_a_caller_killed_anywhere_in_start_leaves_one_attempt_or_none(mach
         assert machine.mine() == []
 
 
+@pytest.mark.timeout(600)  # many rounds, on a machine that may have other work
 async def test_a_keeper_killed_at_any_time_leaves_nothing_and_a_told_end(machine: Machine) -> None:
     await machine.submit("import sys, time\ntime.sleep(3600)", 3)
     dice = random.Random(5)
