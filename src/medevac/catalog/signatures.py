@@ -19,11 +19,14 @@ from medevac.core.diagnose_case import Cause, Named, Role, Symptom
 FILE = "log_signatures.toml"
 
 
+Text = Annotated[str, msgspec.Meta(min_length=3)]
+
+
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One shape of a line; the head of log_signatures.toml says what each field means."""
 
     id: str
-    contains: Annotated[str, msgspec.Meta(min_length=3)]
+    contains: Text | tuple[Text, ...]
     role: Role
     symptom: Symptom
     names: Named
@@ -34,9 +37,14 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     weight: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
 
     @cached_property
+    def texts(self) -> tuple[str, ...]:
+        """The texts of which the line must hold one."""
+        return (self.contains,) if isinstance(self.contains, str) else self.contains
+
+    @cached_property
     def regex(self) -> re.Pattern[str]:
         """The compiled pattern; without one, the text itself."""
-        return re.compile(self.pattern or re.escape(self.contains))
+        return re.compile(self.pattern or "|".join(map(re.escape, self.texts)))
 
 
 class SignatureFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,7 +82,7 @@ def _check(name: str, one: Signature) -> None:
         found = one.regex.search(one.example)
     except re.error as error:
         raise CatalogError(f"{name}: signature {one.id}: pattern: {error}") from error
-    if one.contains not in one.example or not found:
+    if not found or not any(text in one.example for text in one.texts):
         raise CatalogError(f"{name}: signature {one.id} does not match its own example: correct one of the two")
     if (one.role in ("root", "confirmation")) != (one.cause is not None and one.weight > 0):
         raise CatalogError(f"{name}: signature {one.id}: a root or confirmation has class and weight, others neither")

@@ -82,7 +82,7 @@ class _Collected:
         key = (clue.signature, clue.rank, clue.node, clue.peer, clue.pci)
         before = self._found.get(key)
         if before is not None:
-            self._found[key] = msgspec.structs.replace(before, count=before.count + 1, line=before.line)
+            self._found[key] = msgspec.structs.replace(before, count=before.count + 1, last=clue.line)
             return
         kept = self._counts.get(clue.signature, 0)
         if kept < KEEP:
@@ -97,20 +97,21 @@ def _scan_block(block: bytes, base: int, finding: Finder, collected: _Collected)
     if b"\x1b" in block:
         block = without_colours(block)
     line, seen_to = base + 1, 0
-    for start, end in finding.spans(block):
+    for start, end, among in finding.hits(block):
         line += block.count(b"\n", seen_to, start)
         seen_to = start
         text = block[start : min(end, start + LONGEST)].decode("utf-8", "replace")
-        _read_line(text, line, finding, collected)
+        _read_line(text, line, among, collected)
 
 
-def _read_line(text: str, line: int, finding: Finder, collected: _Collected) -> None:
+def _read_line(text: str, line: int, among: Iterable[Signature], collected: _Collected) -> None:
     spoken: Speaker | None = None
-    hedge = HEDGE.search(text)
-    for one in finding.candidates(text):
+    for one in among:
+        if not one.regex.search(text) and not one.pattern.startswith("^"):
+            continue
         spoken = spoken or speaker(text)
-        match = one.regex.search(spoken.text) or one.regex.search(text)
-        if match is None or (hedge is not None and one.cause is not None and _is_advice(match, text, hedge)):
+        match = one.regex.search(spoken.text)
+        if match is None or (one.cause is not None and _is_advice(match)):
             continue
         clue = _clue(one, match, spoken, collected.file, line)
         if clue.rank is not None:
@@ -118,9 +119,10 @@ def _read_line(text: str, line: int, finding: Finder, collected: _Collected) -> 
         collected.add(clue)
 
 
-def _is_advice(match: re.Match[str], text: str, hedge: re.Match[str]) -> bool:
-    """The match stands behind the hedging words; what a library says before them it knows."""
-    return match.start() + len(text) - len(match.string) >= hedge.start()
+def _is_advice(match: re.Match[str]) -> bool:
+    """The match stands behind hedging words; what a library says before them it knows."""
+    hedge = HEDGE.search(match.string)
+    return hedge is not None and match.start() >= hedge.start()
 
 
 def _clue(one: Signature, match: re.Match[str], spoken: Speaker, file: str, line: int) -> Clue:
@@ -135,6 +137,7 @@ def _clue(one: Signature, match: re.Match[str], spoken: Speaker, file: str, line
         weight=one.weight,
         file=file,
         line=line,
+        last=line,
         text=spoken.text.strip()[:400],
         rank=int(rank) if rank is not None and rank.isdecimal() else spoken.rank,
         node=groups.get("node", spoken.node),

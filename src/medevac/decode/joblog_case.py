@@ -86,7 +86,8 @@ def _last(file: str, rows: list[tuple[int, str, Progress]]) -> ProgressSeen | No
     if not rows:
         return None
     line, _, seen = rows[-1]
-    return ProgressSeen(file=file, line=line, step=int(seen.step), total=seen.total)
+    since = rows[-3][0] if len(rows) >= 3 else 0
+    return ProgressSeen(file=file, line=line, since=since, step=int(seen.step), total=seen.total)
 
 
 def _jump(file: str, rows: list[tuple[int, str, Progress]]) -> Clue | None:
