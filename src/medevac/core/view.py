@@ -296,7 +296,12 @@ def _moved(job: Job, moved: Moved, at: float) -> Job:
         job = replace(job, culprits=(*job.culprits, *moved.trigger.blames)[-32:])
     trigger = moved.trigger
     cause = "" if trigger.on == "progress" else trigger.cause or job.cause
-    return replace(job, state=moved.target, since=at, until=moved.until, on=trigger.on, why=trigger.why, cause=cause)
+    on, why = trigger.on, trigger.why
+    if (moved.source, on) == ("leaving", "due"):
+        on, why = job.on, f"{job.why}; it did not leave in time"
+    if on == "order-release":
+        job = replace(job, restarts=0, unproven=0)
+    return replace(job, state=moved.target, since=at, until=moved.until, on=on, why=why, cause=cause)
 
 
 def _started(job: Job, action: StartAttempt) -> Job:

@@ -1,0 +1,170 @@
+"""Each guard alone: what it takes out, when that may be tried again, and what it never holds up."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from tests.unit.core.builders import CLUSTER, DEMO, NODES, Told, changed, kinds, running, xid
+
+from medevac.catalog.policy import load_policy
+from medevac.core import events as ev
+from medevac.core.actions import Isolate, JudgeCheckpoint, Page, StartAttempt, StopAttempt
+from medevac.core.decision import Decision, Trigger
+from medevac.core.guards import screen, touches
+from medevac.core.policy import Policy
+
+LOOSE = changed(
+    DEMO,
+    budget={"cluster_share": 1.0, "floor_share": 0.0, "rack_share": 1.0, "nvlink_share": 1.0, "new_in_window": 1000},
+)
+TRIGGER = Trigger(machine="device", who="g00", on="critical")
+
+
+def held(decision: Decision) -> list[tuple[str, str]]:
+    return [(one.guard, type(one.action).__name__) for one in decision.held]
+
+
+def fail(told: Told, *gpus: str, at: float = 10.0) -> Decision:
+    """These GPUs meet an error one after the other; the scheduler takes each out at once where it may."""
+    decision = Decision(id="", cause=0, at=0.0)
+    for n, gpu in enumerate(gpus):
+        decision = told.tell(xid(79, gpu, at + n))
+        told.settle(at + n)
+    return decision
+
+
+def out(told: Told) -> list[str]:
+    return sorted(name for name, device in told.view.devices.items() if device.state == "isolated")
+
+
+def test_a_pause_holds_everything_that_touches_and_is_over_with_resume() -> None:
+    told = running(Told(DEMO))
+    told.tell(ev.OrderGiven(at=5.0, what="pause", who="alex"))
+    decision = told.tell(xid(79, "g00", 10.0))
+    assert sorted(held(decision)) == [("paused", "Isolate"), ("paused", "StopAttempt")]
+    assert kinds(decision.actions) == ["Page"]
+    assert told.view.jobs["job"].state == "running"
+    decision = told.tell(ev.OrderGiven(at=20.0, what="resume", who="alex"))
+    assert {"Isolate", "StopAttempt"} <= set(kinds(decision.actions))
+    assert not told.view.held
+
+
+def test_monitor_mode_holds_everything_that_touches_for_ever() -> None:
+    told = running(Told(load_policy("demo", "monitor")))
+    decision = told.tell(xid(79, "g00", 10.0))
+    assert sorted(held(decision)) == [("monitor-only", "Isolate"), ("monitor-only", "StopAttempt")]
+    assert all(one.until is None for one in decision.held)
+    assert told.tell(ev.TimePassed(at=1e6)).held == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "most"),
+    [
+        (changed(LOOSE, budget={"cluster_share": 0.25}), 3),
+        (changed(LOOSE, budget={"cluster_share": 0.0, "cluster_least": 2}), 2),
+        (changed(LOOSE, budget={"floor_share": 0.75}), 3),
+        (changed(LOOSE, budget={"new_in_window": 5}), 5),
+    ],
+)
+def test_no_more_out_than_the_budget(policy: Policy, most: int) -> None:
+    told = Told(policy, CLUSTER)
+    every = [gpu.uuid for node in NODES for gpu in node.gpus]
+    fail(told, *every)
+    assert len(out(told)) == most
+    assert len(told.view.held) == len(every) - most
+
+
+def test_a_rack_has_a_budget_of_its_own() -> None:
+    told = Told(changed(LOOSE, budget={"rack_share": 0.5}), CLUSTER)
+    fail(told, "g00", "g01", "g02", "g10", "g11", "g20")
+    assert out(told) == ["g00", "g01", "g02", "g20"]
+    assert {one.guard for one in told.view.held.values()} == {"budget"}
+
+
+def test_an_nvlink_domain_has_a_budget_of_its_own() -> None:
+    told = Told(
+        changed(LOOSE, budget={"nvlink_share": 0.34}),
+        replace(CLUSTER, nodes=tuple(replace(node, nvlink_domain=node.name) for node in NODES)),
+    )
+    fail(told, "g00", "g01", "g10")
+    assert out(told) == ["g00", "g10"]
+
+
+def test_nodes_are_counted_where_nodes_are_the_unit() -> None:
+    told = Told(changed(LOOSE, budget={"unit": "node", "cluster_share": 0.25}), CLUSTER)
+    lost = [replace(xid(79, f"g{n}0", 10.0 + n), gpu=None) for n in range(4)]
+    told.tell(*lost[:1])
+    told.settle(11.0)
+    decision = told.tell(lost[1])
+    assert out(told) == ["n0"]
+    assert held(decision) == [("budget", "Isolate")]
+
+
+def test_the_rate_is_over_when_its_time_is() -> None:
+    told = Told(changed(LOOSE, budget={"new_in_window": 2, "window_s": 100.0}), CLUSTER)
+    decision = fail(told, "g00", "g01", "g02")
+    assert [(one.guard, one.until) for one in decision.held] == [("rate", 110.0)]
+    assert told.view.deadline() == 110.0
+    decision = told.tell(ev.TimePassed(at=110.1))
+    assert kinds(decision.actions)[0] == "Isolate"
+
+
+def test_what_is_held_is_tried_again_and_passes_once_there_is_room() -> None:
+    told = Told(changed(LOOSE, budget={"cluster_share": 0.0, "cluster_least": 1}), CLUSTER)
+    fail(told, "g00", "g20")
+    assert out(told) == ["g00"]
+    again = told.view.deadline()
+    assert again is not None
+    assert held(told.tell(ev.TimePassed(at=again))) == [("budget", "Isolate")]
+    told.tell(ev.OrderGiven(at=30.0, what="return", who="alex", target="g00"))
+    told.settle(30.1)
+    again = told.view.deadline()
+    assert again is not None
+    assert kinds(told.tell(ev.TimePassed(at=again)).actions)[0] == "Isolate"
+
+
+def test_giving_back_works_while_the_budget_is_spent() -> None:
+    told = Told(changed(LOOSE, budget={"cluster_share": 0.0, "cluster_least": 1}), CLUSTER)
+    fail(told, "g00", "g20")
+    decision = told.tell(ev.OrderGiven(at=30.0, what="return", who="alex", target="g00"))
+    assert kinds(decision.actions) == ["GiveBack"]
+
+
+def test_what_is_out_softly_may_go_out_hard_though_the_budget_is_spent() -> None:
+    told = Told(changed(LOOSE, budget={"cluster_share": 0.0, "cluster_least": 1}), CLUSTER)
+    told.tell(*(xid(63, "g00", 10.0, row=str(row)) for row in range(11)))
+    told.settle(10.5)
+    decision = fail(told, "g00", at=11.0)
+    assert [action.mode for action in decision.actions if isinstance(action, Isolate)] == ["hard"]
+
+
+def test_a_job_leaves_a_sick_gpu_though_its_isolation_is_held() -> None:
+    told = running(Told(changed(LOOSE, budget={"new_in_window": 0})))
+    decision = told.tell(xid(79, "g00", 10.0))
+    assert held(decision) == [("rate", "Isolate")]
+    assert "StopAttempt" in kinds(decision.actions)
+    told.tell(ev.AttemptEnded(at=11.0, job="job", attempt=1, code=137, why="stopped"))
+    decision = told.tell(ev.TimePassed(at=told.view.deadline() or 0.0))
+    (start,) = (action for action in decision.actions if isinstance(action, StartAttempt))
+    assert "g00" not in {gpu for rank in start.ranks for gpu in rank.gpus}
+
+
+def test_only_what_medevac_took_out_is_given_back() -> None:
+    told = Told(DEMO, CLUSTER)
+    assert told.tell(ev.OrderGiven(at=1.0, what="return", who="alex", target="g00")).empty()
+
+
+def test_no_start_from_files_that_differ() -> None:
+    told = running(Told(DEMO))
+    told.tell(ev.CheckpointFound(at=3.0, job="job", step=7, why="medevac.json: is torn"))
+    start = StartAttempt(id="s", job="job", attempt=2, resume_from=7)
+    assert [one.guard for one in screen(told.view, [start], TRIGGER, DEMO)] == ["clean-lineage"]
+    assert screen(told.view, [replace(start, resume_from=None)], TRIGGER, DEMO) == []
+
+
+def test_what_touches_the_world() -> None:
+    assert not touches(StartAttempt(id="s", job="job", attempt=1))
+    assert touches(StartAttempt(id="s", job="job", attempt=2))
+    assert touches(StopAttempt(id="s", job="job", attempt=1))
+    assert touches(JudgeCheckpoint(id="s", job="job", step=1, state="clean"))
+    assert not touches(Page(id="s", level="info", text="x"))
