@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -22,8 +22,8 @@ from medevac.core.actions import AnyAction
 from medevac.core.decision import Decision
 from medevac.core.events import ActionSettled, AnyEvent, AttemptStarted
 from medevac.ports.errors import ConfigError, PortError
-from medevac.ports.store import EventRecord
-from medevac.sim.lines import row_remapped, stamped
+from medevac.ports.store import EventRecord, Record
+from medevac.sim.lines import double_bit_error, row_remapped, stamped
 
 ROOT = Path(__file__).parents[2]
 TRAIN = ROOT / "examples" / "train.py"
@@ -53,7 +53,10 @@ floor_s = 2.0
 class Run:
     """One job in a folder of its own. `start` it, hurt it, `wait` for it."""
 
-    def __init__(self, folder: Path, *, steps: int = 40, step_s: float = 0.03, ranks: int = 2) -> None:
+    def __init__(
+        self, folder: Path, *, steps: int = 40, step_s: float = 0.03, later_step_s: float | None = None, ranks: int = 2
+    ) -> None:
+        """`later_step_s`: the pace from the second attempt on, for a first one that lasts until it is hurt."""
         self.folder = folder
         self.state = folder / "state"
         self.checkpoints = folder / "ck"
@@ -61,25 +64,26 @@ class Run:
         self.steps = steps
         self.ranks = ranks
         self.process: subprocess.Popen[bytes] | None = None
-        self.train = [sys.executable, str(TRAIN), "--steps", str(steps), "--save-every", "8"]
-        self.train += ["--step-seconds", str(step_s)]
+        program = f"exec {sys.executable} {TRAIN} --steps {steps} --save-every 8"
+        pace = f"$(test $MEDEVAC_ATTEMPT = 1 && echo {step_s} || echo {later_step_s or step_s})"
+        self.train = ["sh", "-c", f"{program} --step-seconds {pace}", JOB]
         make_cluster(self.cluster)
         (folder / "policy.toml").write_text(POLICY)
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def start(self, *options: str, env: Mapping[str, str] = {}) -> None:
+    def start(self, *options: str, env: dict[str, str] | None = None) -> None:
         """Begin, or take over."""
         command = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(self.state)]
         if "--attach" not in options:
             command += ["--cluster", str(self.cluster), "--checkpoint-dir", str(self.checkpoints)]
-            command += ["--policy", str(self.folder / "policy.toml"), "--nproc", str(self.ranks)]
+            command += ["--policy", str(self.folder / "policy.toml"), "--nproc", str(self.ranks), "--job", JOB]
         command += [*options, *(("--", *self.train) if "--attach" not in options else ())]
         with (self.folder / "printed").open("ab") as printed:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=os.environ | ONE_THREAD | env,
+                env=os.environ | ONE_THREAD | (env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,
@@ -139,7 +143,7 @@ class Run:
     def actions(self) -> list[AnyAction]:
         return [action for decision in self.decisions() for action in decision.actions]
 
-    def _records(self) -> list[object]:
+    def _records(self) -> list[Record]:
         with suppress(PortError, ConfigError):
             return list(read_all(self.state / "medevac.db"))
         return []
@@ -185,6 +189,10 @@ class Run:
     def rows_remapped(self, node: int = 1, gpu: int = 0) -> None:
         """Eleven rows of one GPU: a soft drain."""
         self.kernel_says(node, gpu, *(row_remapped(pci(gpu), 1024 * (n + 1)) for n in range(11)))
+
+    def memory_error(self, node: int = 1, gpu: int = 0) -> None:
+        """Xid 48 on a GPU whose counters nobody has read: everything that it computed is in doubt."""
+        self.kernel_says(node, gpu, double_bit_error(pci(gpu), 0x40000, 3, 1))
 
 
 def make_cluster(folder: Path) -> None:

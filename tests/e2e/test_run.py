@@ -164,5 +164,5 @@ def test_a_command_that_does_not_exist_is_one_line(run: Run) -> None:
     run.start()
     assert run.wait() == 2
     assert run.printed().strip().splitlines() == [
-        "medevac: job no-such-command: command no-such-command does not exist or may not be executed"
+        f"medevac: job {JOB}: command no-such-command does not exist or may not be executed"
     ]

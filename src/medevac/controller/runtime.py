@@ -80,6 +80,7 @@ class Runtime:
     def __init__(self, ports: Ports, policy: Policy) -> None:
         self._ports = ports
         self._heard: dict[str, list[asyncio.Task[None]]] = {}
+        self._let_go: set[str] = set()
         clock = ports.clock
         self.loop = Loop(ports.store, policy, self._perform, clock)
         self.intake = Intake(ports.store, ports.checkpoints, self._folder_of, ports.output, clock)
@@ -131,10 +132,10 @@ class Runtime:
         for name, job in jobs.items():
             if job.state not in RESTING and name not in self._heard:
                 self._heard[name] = [self._listen(tasks, source) for source in self._ports.job_sources(name)]
-            elif job.state in JOB.final and self._heard.get(name) != []:
+            elif job.state in JOB.final and name not in self._let_go:
+                self._let_go.add(name)
                 for task in self._heard.get(name, []):
                     task.cancel()
-                self._heard[name] = []
                 await self._ports.over(name)
         quiet = bool(jobs) and not new and self.performer.idle
         if not quiet or any(job.state not in RESTING for job in jobs.values()):
