@@ -57,6 +57,7 @@ class Clock:
         self._latest = self.reference + DAY
         self._boots: dict[str, float] = {}
         self._last: dict[str, float] = {}
+        self.pinned: float | None = None  # wall time of kernel second 0, where the machine itself told it
 
     def iso(self, seconds: str, fraction: str | None, zone: str | None) -> float:
         """`2025-01-21T04:41:44`, `.283302` or `,283302`, `Z` or `+00:00` or `+0800` or none."""
@@ -120,6 +121,8 @@ class Clock:
 
     def uptime(self, node: str, seconds: float) -> float:
         """Wall time of kernel seconds of `node`, 0.0 while no line has joined the two."""
+        if self.pinned is not None:
+            return self.pinned + seconds
         if seconds + 60 < self._last.get(node, 0.0):  # it ran backwards: a reboot whose first line is not here
             self.booted(node)
         self._last[node] = seconds

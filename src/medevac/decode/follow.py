@@ -111,7 +111,7 @@ class Kmsg:
             raise Unreadable(path, reason(problem)) from problem
         if not from_start:
             os.lseek(self._file, 0, os.SEEK_END)
-        self._ctx.clock.joined(node, time.monotonic(), time.time())
+        self._ctx.clock.pinned = time.time() - time.monotonic()
 
     def read(self) -> list[FaultSeen]:
         """The events of the records that came since the last call."""

@@ -46,8 +46,6 @@ def decode_line(raw: bytes | str, ctx: Context, file: str = "", line: int = 0) -
 
 def decode_record(head: Head, text: str, where: tuple[str, int], ctx: Context) -> FaultSeen | None:
     """The same for a record whose prefix is read already; `text` becomes the event's `raw`."""
-    if not head.node:
-        head.node = ctx.node
     reading = read_message(head) if head.kernel else read_program(head)
     if reading is None:
         remember(head, ctx)
@@ -165,7 +163,7 @@ def remember(head: Head, ctx: Context) -> None:
 def build(head: Head, reading: Reading, text: str, where: tuple[str, int], ctx: Context) -> FaultSeen:
     """The event of a reading, with what the context adds."""
     kind, code, pci, pid, process, details = reading
-    node = head.node
+    node = head.node or ctx.node
     gpu = None
     if pci is not None:
         if "gpu_uuid" in details:

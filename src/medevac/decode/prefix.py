@@ -38,7 +38,7 @@ _ISO = r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)([.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)?"
 # The common case in one go: syslog or ISO date, host, program; kernel seconds; caller.
 _COMMON = re.compile(
     rf"(?:(?:([A-Z][a-z]{{2}}) ([ \d]\d) (\d\d:\d\d:\d\d)|{_ISO}) "
-    r"(\S{1,255}) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?: )?"
+    r"(\S{0,254}[^\s:]) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?: )?"
     r"(?:\[ {0,8}(\d{1,12}\.\d{1,9})\] )?"
 )
 _KMSG = re.compile(r"(\d{1,4}),(\d{1,12}),(\d{1,18}),[^;]{0,200};")
@@ -51,7 +51,7 @@ _CRI = re.compile(r" (?:stdout|stderr) [FP] ")
 _SYSLOG = re.compile(
     r"(?:(\d{4}) )?([^\W\d_]{3,10}\.?|\d{1,2}月) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))?(?= )"
 )
-_HOST_TAG = re.compile(r" (\S{1,255}) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?: ?")
+_HOST_TAG = re.compile(r" (\S{0,254}[^\s:]) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?:(?: |$)")
 _HOST_DRIVER = re.compile(r" (\S{1,255}) (?=NVRM|nvidia-nvswitch)")
 _HOST_KERNEL = re.compile(r" ?(\S{1,255}) kernel: ")
 _KERNEL = re.compile(r" ?kernel: ")
@@ -99,6 +99,8 @@ def split(line: str, clock: Clock) -> Head:
         position = _pieces(head, line, position, clock)
     if position:
         head.message = line[position:]
+    if head.extra and "repeat" in head.extra:
+        head.message = head.message.removesuffix("]")
     return head
 
 
@@ -209,7 +211,10 @@ def _word(head: Head, line: str, at: int, clock: Clock) -> int:
     if match := _KERNEL.match(line, at):
         return match.end()
     if match := _FACILITY.match(line, at):
-        return match.end()
+        dated = _ISO_AT.match(line, match.end())  # dmesg -x names no host
+        if dated:
+            head.at = clock.iso(dated[1], dated[2], dated[3])
+        return dated.end() if dated else match.end()
     if match := _REPEATED.match(line, at):
         head.note("repeat", int(match[1]))
         return match.end()

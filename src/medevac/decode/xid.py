@@ -23,7 +23,7 @@ XID = re.compile(
 _USUAL = re.compile(
     r"NVRM: Xid \((?:PCI:)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
     r"(?: GPU-I:(\d{1,4}))?(?: GPU-CI:(\d{1,4}))?\): (\d{1,6})"
-    r"(?:, (?:pid=(?:'?<unknown>'?|(\d{1,10}))(?:, |,?$))?(?:name=(?:<unknown>|([^\s,<]{1,15}))(?:, |$))?|$)"
+    r"(?:, (?:pid=(?:'?<unknown>'?|(\d{1,10}))(?:, |,?$))?(?:name=(?:<unknown>|([^\s,<]{1,64}))(?:, |$))?|$)"
 )
 _PID = re.compile(r"pid=(?:'?<[^>]{0,20}>'?|(\d{1,10}))(?:,[ ]?|(?=\s|$))", re.IGNORECASE)
 # How a detail text begins. A process name may hold ", ": the name ends where one of these follows.
@@ -42,7 +42,7 @@ def parse(text: str) -> Reading | None:
         return read(match, text) if match else None
     address, instance, compute, digits, pid, process = match.groups()
     tail = text[match.end() :]
-    if tail and process and not _DETAIL.match(tail):
+    if tail and not _DETAIL.match(tail) and (process or tail.startswith(("name=", "pid="))):
         found = XID.match(text)
         return read(found, text) if found else None
     details = _instance(instance, compute)
