@@ -52,6 +52,7 @@ COMMANDS = (
     Command("replay", "medevac.cli.replay:replay", "Compute decisions again, or compare two policies, on a log."),
     Command("policy", "medevac.cli.policy:app", "Check a policy, or show one with all that it extends."),
     Command("topology", "medevac.cli.policy:topology", "Check a topology file."),
+    Command("trace", "medevac.cli.trace:trace", "Say who holds a stalled collective up, by NCCL flight recorders."),
     Command("completion", "medevac.cli.completion:completion", "Print the completion script of a shell."),
 )
 

@@ -7,6 +7,13 @@ from medevac.core.diagnose_case import Case, Clue, Suspect
 MOST = 8
 """More suspects than this is a list of the job's parts, not of suspects."""
 
+WAITED_FOR = {
+    "flight-recorder-behind": "did not come to the collective in which the others wait (flight recorder)",
+    "flight-recorder-missing-dump": "gave no flight-recorder dump while the others wait",
+    "flight-recorder-not-started": "enqueued the collective but its device did not start it (flight recorder)",
+    "monitored-barrier": "the others waited for it in a barrier",
+}
+
 
 def suspects(clues: tuple[Clue, ...], root: tuple[Clue, ...], case: Case) -> tuple[Suspect, ...]:
     """The suspects, likeliest first. `root` is empty where no cause was found."""
@@ -33,9 +40,9 @@ def _suspect(clue: Clue) -> Suspect:
 
 
 def _waited_for(clues: tuple[Clue, ...]) -> tuple[Suspect, ...]:
-    """The ranks that a monitored barrier misses."""
-    missed = [clue for clue in clues if clue.signature == "monitored-barrier" and clue.rank is not None]
-    return tuple(dict.fromkeys(Suspect(why="the others waited for it in a barrier", rank=c.rank) for c in missed))
+    """The ranks that the flight recorders or a monitored barrier miss."""
+    missed = [clue for clue in clues if clue.signature in WAITED_FOR and clue.rank is not None]
+    return tuple(dict.fromkeys(Suspect(why=WAITED_FOR[c.signature], rank=c.rank) for c in missed))
 
 
 def _absent(clues: tuple[Clue, ...], case: Case) -> tuple[Suspect, ...]:

@@ -38,7 +38,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ProgressReader:
-    """Reads progress lines; remembers which format it saw last and tries that first."""
+    """Reads progress lines of all formats, and of one's own regex first."""
 
     def __init__(self, regex: str | None = None) -> None:
         """Raises ValueError for a regex that Python cannot read or that has no group `step`."""
@@ -50,10 +50,8 @@ class ProgressReader:
         line = line[-LONGEST:]
         if "\x1b" in line:
             line = ESCAPE.sub("", line)
-        for position, one in enumerate(self._formats):
+        for one in self._formats:
             if one.needle in line and (match := one.pattern.search(line)):
-                if position and one.name != "generic":
-                    self._formats = (one, *self._formats[:position], *self._formats[position + 1 :])
                 return _progress(one, match, line)
         return None
 

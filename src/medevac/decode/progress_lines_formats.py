@@ -47,7 +47,7 @@ FORMATS: tuple[Format, ...] = (
     _format("mlperf", ":::MLLOG", r'"key": "epoch_start".*?"epoch_num": (?P<step>\d+)'),
     _format(
         "lightning",
-        "it/s",
+        "Epoch ",
         r"Epoch (?P<epoch>\d+):\s+\d+%\|[^|]*\|\s*(?P<step>\d+)/(?P<total>\d+) \[(?P<elapsed>[\d:]+)<",
     ),
     _format(
