@@ -1,0 +1,179 @@
+"""`SlurmScheduler`: the Scheduler port on a Slurm cluster (docs/slurm.md).
+
+Slurm places jobs and runs them; Medevac requeues, holds, excludes nodes and releases. Attempt n is the n-th run of a
+Slurm job, counted on from its restart count when it was first seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from medevac.adapters.schedulers.slurm import optin, watching
+from medevac.adapters.schedulers.slurm.commands import Commands
+from medevac.adapters.schedulers.slurm.drains import Drains
+from medevac.adapters.schedulers.slurm.look import Look
+from medevac.adapters.schedulers.slurm.marks import hold_mark
+from medevac.adapters.schedulers.slurm.memory import JobMemory, Memory
+from medevac.adapters.schedulers.slurm.parse import seconds
+from medevac.adapters.schedulers.slurm.requests import Requests
+from medevac.adapters.schedulers.slurm.settings import SlurmSettings
+from medevac.adapters.schedulers.slurm.starts import Starts
+from medevac.adapters.schedulers.slurm.stops import Stops
+from medevac.adapters.schedulers.slurm.values import WAITS, JobDetail, SlurmJob
+from medevac.core.actions import (
+    FinishJob,
+    GiveBack,
+    HoldJob,
+    Isolate,
+    ReleaseJob,
+    RequestCheckpoint,
+    StartAttempt,
+    StopAttempt,
+)
+from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, ClusterSeen, JobPolicy
+from medevac.ports.errors import Refused
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+log = structlog.get_logger(__name__)
+
+
+class SlurmScheduler:
+    """`ports.scheduler.Scheduler`. `state` is a folder of the controller's, for what Slurm forgets."""
+
+    name = watching.SOURCE
+
+    def __init__(self, commands: Commands, state: Path, site: SlurmSettings | None = None) -> None:
+        site = site or SlurmSettings()
+        self.commands = commands
+        self.site = site
+        self.look = Look(commands, site)
+        self.memory = Memory(state / "slurm")
+        self._drains = Drains(commands, self.look, self.memory)
+        self._stops = Stops(self)
+        self._starts = Starts(self)
+        self._requests = Requests(self)
+        self._warned: set[str] = set()
+
+    # --- ports.scheduler.Scheduler ----------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterSeen:
+        return await self.look.cluster()
+
+    async def observe(self) -> tuple[AnyEvent, ...]:
+        """Of each job under care: its `JobSubmitted` when it first runs, then its attempts; an end in Slurm that is to
+        stand (scancel, the time limit) comes as an order to stop.
+        """
+        seen = [await self.see(job) for job in await self.look.jobs() if self._cares(job)]
+        gone = set(self.memory.jobs()) - {memory.name for memory in seen}
+        known = [*seen, *(self.memory.jobs()[name] for name in sorted(gone))]
+        return tuple(event for memory in known for event in watching.events(memory))
+
+    async def isolated(self) -> dict[str, str]:
+        return await self._drains.out()
+
+    async def isolate(self, action: Isolate) -> None:
+        await self._drains.add(action)
+
+    async def give_back(self, action: GiveBack) -> None:
+        await self._drains.remove(action)
+
+    async def start(self, action: StartAttempt) -> AttemptStarted:
+        return await self._starts.start(action)
+
+    async def stop(self, action: StopAttempt) -> AttemptEnded | None:
+        return await self._stops.stop(action)
+
+    async def request_checkpoint(self, action: RequestCheckpoint) -> None:
+        await self._requests.ask(action)
+
+    async def hold(self, action: HoldJob) -> None:
+        await self._stops.hold(action)
+
+    async def release(self, action: ReleaseJob) -> None:
+        await self._starts.release(action)
+
+    async def holds(self) -> dict[str, str]:
+        """Orders to hold, and stopped jobs that wait for their next attempt."""
+        found: dict[str, str] = {}
+        for job in await self.look.jobs(fresh=True):
+            mark = hold_mark(job.admin_comment)
+            if mark and not watching.finished(job) and (mark.by == "hold" or (job.held and job.state in WAITS)):
+                found[self.name_of(job)] = mark.purpose
+        return found
+
+    async def finish(self, action: FinishJob) -> None:
+        """A job that is over: what our stop left held waits for a person from now on."""
+        await self._stops.finish(action)
+
+    # --- what its parts share ---------------------------------------------------------------------------------------
+
+    def name_of(self, job: SlurmJob) -> str:
+        """The job's name in Medevac; one with a number that was another job's gets its submission time with it."""
+        name = watching.name_of(job)
+        memory = self.memory.jobs().get(name)
+        if memory and watching.reused(job, memory):
+            return f"{name}.{seconds(job.submit) or 0:.0f}"
+        return name
+
+    async def present(self, name: str) -> tuple[SlurmJob, JobMemory]:
+        """A job as it is now, taken into memory. Raises `Refused` where there is none."""
+        memory = self.memory.jobs().get(name)
+        slurm = memory.slurm if memory else name.removeprefix("slurm-")
+        job = await self.look.job(slurm) if slurm.replace("_", "").isdigit() else None
+        if job is None or self.name_of(job) != name:
+            raise Refused(f"job {name}: Slurm has none of that number (any more)")
+        return job, await self.see(job)
+
+    async def see(self, job: SlurmJob) -> JobMemory:
+        """What is known of a job now; new facts are kept before anyone hears of them."""
+        name = self.name_of(job)
+        memory = self.memory.jobs().get(name) or JobMemory(name=name, slurm=job.id, submit=job.submit)
+        now = time.time()
+        if watching.over(job, memory):
+            memory = watching.with_end(memory, job, now)
+        if watching.began(job, memory):
+            nodes = await self.look.known_nodes()
+            ranks = watching.places(job, await self._detail(job), nodes)
+            memory = watching.with_start(memory, job, ranks, self.policy(job) or JobPolicy(), now)
+            if watching.over(job, memory):
+                memory = watching.with_end(memory, job, now)
+        if memory.runs:
+            self.memory.save(memory)
+        return memory
+
+    def policy(self, job: SlurmJob) -> JobPolicy | None:
+        """What the job asks for; None for one that is nobody's business. A comment with mistakes is said once."""
+        policy, problems = optin.policy(job, self.site)
+        for problem in problems:
+            if (key := f"{job.id}: {problem}") not in self._warned and policy is not None:
+                self._warned.add(key)
+                log.warning("a job's comment has a mistake", job=job.id, problem=problem)
+        return policy
+
+    def _cares(self, job: SlurmJob) -> bool:
+        """One that ended before this memory began, and jobs in the queue that never ran, are not taken up."""
+        if self.name_of(job) in self.memory.jobs():
+            return True
+        if job.state in WAITS or self.policy(job) is None:
+            return False
+        return not watching.finished(job) or (seconds(job.end) or 0) >= int(self.memory.nodes().since)
+
+    async def _detail(self, job: SlurmJob) -> JobDetail:
+        try:
+            return await self.look.detail(job)
+        except Refused:
+            return JobDetail()
+
+    async def wait_for(self, job: SlurmJob, holds: Callable[[SlurmJob], bool], timeout_s: float) -> SlurmJob:
+        """The job as soon as it is as wished, else as it is when the time is up."""
+        end, pause = time.monotonic() + timeout_s, FIRST_PAUSE_S
+        while not holds(job) and time.monotonic() < end:
+            await asyncio.sleep(pause)
+            pause = min(1.5 * pause, LONGEST_PAUSE_S)
+            job = await self.look.job(job.id) or job
+        return job

@@ -1,0 +1,98 @@
+"""Reading Slurm: one `squeue` for all jobs, one `scontrol show node` for all nodes."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from pathlib import Path
+
+from medevac.adapters.schedulers.slurm import parse
+from medevac.adapters.schedulers.slurm.commands import Commands
+from medevac.adapters.schedulers.slurm.settings import SlurmSettings
+from medevac.adapters.schedulers.slurm.values import JobDetail, SlurmJob, SlurmNode
+from medevac.adapters.topology import load_topology
+from medevac.core.events import ClusterSeen, Node
+from medevac.ports.errors import BadReply, Refused, Unavailable
+
+SLOW_SHARE = 5.0
+"""Slurm is left alone for this many times as long as its last answer took."""
+
+
+class Look:
+    """Raises `Unavailable` and `BadReply`; what could not be read is never "no jobs"."""
+
+    def __init__(self, commands: Commands, site: SlurmSettings) -> None:
+        self._run = commands.run
+        self._site = site
+        self._jobs: tuple[SlurmJob, ...] | None = None
+        self._not_before = 0.0
+        self._nodes: dict[str, Node] | None = None
+
+    async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]:
+        """All that slurmctld holds, ended ones too; the last answer again while it is younger than `poll_s`."""
+        began = time.monotonic()
+        if self._jobs is None or fresh or began >= self._not_before:
+            self._jobs = parse.het_groups(await self._squeue())
+            took = time.monotonic() - began
+            self._not_before = time.monotonic() + max(self._site.poll_s, SLOW_SHARE * took)
+        return self._jobs
+
+    async def job(self, id_: str) -> SlurmJob | None:
+        """One job as it is now; None where Slurm has none of that number."""
+        try:
+            found = await self._squeue("-j", id_)
+        except Refused as problem:
+            if "invalid job id" in str(problem).lower():
+                return None
+            raise
+        return next((job for job in parse.het_groups(found) if id_ in {job.id, job.number}), None)
+
+    async def detail(self, job: SlurmJob) -> JobDetail:
+        """Exclusions and GPU indices. Raises `Refused` where it is gone."""
+        return parse.job_detail(await self._run("scontrol", "-d", "-o", "show", "job", job.number), job.name)
+
+    async def nodes(self) -> dict[str, SlurmNode]:
+        """All nodes by name."""
+        return {node.name: node for node in parse.nodes(await self._run("scontrol", "-a", "-o", "show", "node"))}
+
+    async def node(self, name: str) -> SlurmNode:
+        """Raises `Refused` where there is none."""
+        found = parse.nodes(await self._run("scontrol", "-o", "show", "node", name))
+        if not found:
+            raise BadReply(f"scontrol show node {name}: it says nothing")
+        return found[0]
+
+    async def cluster(self) -> ClusterSeen:
+        """Racks and GPUs from `topology.toml`, and where that leaves a rack out, Slurm's lowest switch."""
+        names = await self.nodes()
+        told = load_topology(Path(self._site.topology)).nodes if self._site.topology else ()
+        known = {node.name: node for node in told}
+        switches = await self._switches()
+        nodes = tuple(_with_rack(known.get(name) or Node(name=name), switches.get(name, "")) for name in names)
+        self._nodes = {node.name: node for node in nodes}
+        return ClusterSeen(at=time.time(), source="slurm", nodes=nodes)
+
+    async def known_nodes(self) -> dict[str, Node]:
+        """The nodes as `cluster` last told them."""
+        if self._nodes is None:
+            await self.cluster()
+        assert self._nodes is not None, "cluster has set it"
+        return self._nodes
+
+    async def _squeue(self, *more: str) -> tuple[SlurmJob, ...]:
+        mark = secrets.token_hex(4)
+        text = await self._run("squeue", "-a", "-h", "-t", "all", *more, "-O", parse.squeue_format(mark))
+        return parse.squeue(text, mark)
+
+    async def _switches(self) -> dict[str, str]:
+        """Empty where the site has no topology plugin that tells switches."""
+        try:
+            return parse.racks(await self._run("scontrol", "-o", "show", "topology"))
+        except (Refused, Unavailable):
+            return {}
+
+
+def _with_rack(node: Node, switch: str) -> Node:
+    import msgspec
+
+    return node if node.rack or not switch else msgspec.structs.replace(node, rack=switch)

@@ -1,0 +1,94 @@
+"""What Medevac writes into Slurm so that anyone can see whose doing it is: the mark of a hold in a job's AdminComment,
+the tag of a drain in a node's Reason (DESIGN: we undo only what is ours).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from medevac.adapters.schedulers.slurm.values import Value
+
+KEY = "medevac"
+
+
+class HoldMark(Value, frozen=True, kw_only=True):
+    """`hold` names the incident or action; `by` what put it there: a stop, whose hold the next start takes off, or an
+    order to hold. `was` is text that stood in AdminComment before; `theirs`: a person's hold stood there already.
+    """
+
+    hold: str
+    at: float
+    purpose: Literal["recovery", "person"] = msgspec.field(name="for")
+    by: Literal["stop", "hold"] = "hold"
+    was: str = ""
+    theirs: bool = False
+
+
+def hold_mark(admin_comment: str) -> HoldMark | None:
+    """The mark of ours that stands there; None for none, or one that nobody can read."""
+    try:
+        return msgspec.convert(_object(admin_comment).get(KEY), HoldMark)
+    except msgspec.ValidationError:
+        return None
+
+
+def with_mark(admin_comment: str, mark: HoldMark) -> str:
+    """The comment with the mark; what others wrote stays."""
+    found = _object(admin_comment)
+    before = hold_mark(admin_comment)
+    was = before.was if before else ("" if found else admin_comment)
+    return json.dumps({**found, KEY: msgspec.to_builtins(msgspec.structs.replace(mark, was=was))})
+
+
+def without_mark(admin_comment: str) -> str:
+    """The comment as it was without us."""
+    found = _object(admin_comment)
+    if KEY not in found:
+        return admin_comment
+    mark = hold_mark(admin_comment)
+    del found[KEY]
+    return json.dumps(found) if found else (mark.was if mark else "")
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+Mode = Literal["soft", "hard"]
+_TAG = re.compile(r"medevac\[([^\]]*)\] (\S*): ?(.*)", re.DOTALL)
+
+
+class DrainTag(Value, frozen=True, kw_only=True):
+    """What is out on a node: GPU UUID, or the node's own name -> mode; the incident; why."""
+
+    out: dict[str, Mode]
+    incident: str = ""
+    why: str = ""
+
+    def text(self) -> str:
+        """`medevac[hard=node3,soft=GPU-1] incident-17: Xid 79`."""
+        out = ",".join(f"{mode}={name}" for name, mode in sorted(self.out.items()))
+        why = " ".join(self.why.split()).replace("[", "(").replace("]", ")").replace("@", " at ")
+        return f"{KEY}[{out}] {self.incident or '-'}: {why}"[:400].strip()
+
+
+def drain_tag(reason: str) -> DrainTag | None:
+    """The tag of ours in a node's Reason; None where it is somebody else's."""
+    found = _TAG.fullmatch(reason.strip())
+    if found is None:
+        return None
+    out: dict[str, Mode] = {}
+    for word in filter(None, found[1].split(",")):
+        mode, equals, name = word.partition("=")
+        if not equals or not name:
+            return None
+        out[name] = "hard" if mode == "hard" else "soft"
+    return DrainTag(out=out, incident=found[2], why=found[3])
