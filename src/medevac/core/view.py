@@ -283,7 +283,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 def _moved(job: Job, moved: Moved, at: float) -> Job:
     over = job.state in ALIVE and moved.target not in ALIVE
-    if over:
+    if over and moved.trigger.on != "refused":
         passed = job.passed()
         spared = job.on in {"critical", "pre-failure", "suspect-resume"}
         job = replace(

@@ -88,3 +88,16 @@ def test_a_job_that_ended_well_on_a_gpu_in_doubt_did_not_end_well() -> None:
     told.tell(xid(48, "g00", 10.0))
     end(told, 10.1, 0)
     assert told.view.jobs["job"].state != "finished"
+
+
+def test_a_start_that_the_scheduler_refuses_is_no_attempt_without_progress() -> None:
+    told = running(Told(DEMO))
+    end(told, 100.0)
+    for at in range(200, 210):
+        told.tell(ev.TimePassed(at=float(at * 10)))
+        told.settle(at * 10.0, "refused")
+    assert told.view.jobs["job"].unproven == 0
+    assert told.view.jobs["job"].restarts == 1
+    again(told)
+    end(told, 5000.0)
+    assert told.view.jobs["job"].state == "backing-off"
