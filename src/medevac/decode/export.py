@@ -41,12 +41,12 @@ def decode_export(stream: Any, name: str, ctx: Context) -> Iterator[FaultSeen]:
             record = {}
             continue
         field = key.decode("ascii", "replace")
+        at = line if field == "MESSAGE" else at
         if not found:
             value = _binary(reader)
             line += value.count(b"\n") + 1
         if field in _WANTED:
             record[field] = value.decode("utf-8", "replace")
-            at = line if field == "MESSAGE" else at
     yield from _entry(record, name, at, ctx)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from medevac.core.events import FaultSeen
 from medevac.decode.context import Context
 from medevac.decode.export import SIGN, decode_export
-from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream, reason
+from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream
 from medevac.decode.stream import decode_stream
 from medevac.decode.workers import in_parallel
 
@@ -99,8 +99,6 @@ def decode_input(name: str, options: Options) -> Iterator[FaultSeen]:
             yield from decode_log(log, options.node, options.offset)
     except Unreadable as problem:
         options.unreadable(problem)
-    except (OSError, EOFError) as problem:
-        options.unreadable(Unreadable(name, reason(problem)))
 
 
 def decode_log(log: Log, node: str = "", offset: float = 0.0) -> Iterator[FaultSeen]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import bz2
 import io
 import lzma
+import os
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 Progress = Callable[[int], None]
@@ -36,11 +37,12 @@ class Log(NamedTuple):
 
 
 class Counted(io.RawIOBase):
-    """A stream that reports how far it was read, and keeps its first bytes for a look."""
+    """A stream that reports how far it was read, keeps its first bytes for a look, and names itself when it breaks."""
 
-    def __init__(self, inner: BinaryIO, progress: Progress | None) -> None:
+    def __init__(self, inner: BinaryIO, name: str, progress: Progress | None = None) -> None:
         super().__init__()
         self._inner = inner
+        self._name = name
         self._progress = progress
         self._head = b""
 
@@ -50,11 +52,18 @@ class Counted(io.RawIOBase):
     def peek(self, size: int) -> bytes:
         """The next `size` bytes, or as many as there are, left to be read again."""
         while len(self._head) < size:
-            more = self._inner.read(size - len(self._head))
-            if not more:
+            piece = bytearray(size - len(self._head))
+            got = self._take(piece)
+            if not got:
                 break
-            self._head += more
+            self._head += piece[:got]
         return self._head[:size]
+
+    def _take(self, buffer: Any) -> int:
+        try:
+            return self._inner.readinto(buffer) or 0  # type: ignore[attr-defined,no-any-return]
+        except _broken() as problem:
+            raise Unreadable(self._name, reason(problem)) from problem
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer)
@@ -63,7 +72,7 @@ class Counted(io.RawIOBase):
             view[:got] = self._head[:got]
             self._head = self._head[got:]
         else:
-            got = self._inner.readinto(view) or 0  # type: ignore[attr-defined]
+            got = self._take(view)
         if self._progress and got:
             self._progress(got)
         return got
@@ -107,11 +116,12 @@ class Inflated(io.RawIOBase):
 def open_path(path: str, progress: Progress | None = None) -> Iterator[Log]:
     """The logs in a file: itself, or the members of the tar it is. Raises Unreadable."""
     try:
-        with Path(path).open("rb", buffering=0) as file:
-            status = Path(path).stat()
-            yield from open_stream(cast("BinaryIO", file), path, progress, status.st_size, status.st_mtime)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as problem:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as problem:
         raise Unreadable(path, reason(problem)) from problem
+    with io.FileIO(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        yield from open_stream(cast("BinaryIO", file), path, progress, status.st_size, status.st_mtime)
 
 
 def open_stream(
@@ -121,8 +131,8 @@ def open_stream(
     size: int = 0,
     mtime: float | None = None,
 ) -> Iterator[Log]:
-    """The same for an open binary stream. What it raises while it is read is the library's own error."""
-    raw = Counted(inner, progress)
+    """The same for an open binary stream. Its `Log.stream` raises Unreadable too, where it breaks."""
+    raw = Counted(inner, name, progress)
     stream, packed = _decompressed(raw, name)
     head = stream.peek(512)
     if head[257:262] == b"ustar":
@@ -148,7 +158,7 @@ def _decompressed(raw: Counted, name: str) -> tuple[Counted, bool]:
         inner = _zstd(raw, name)
     else:
         return raw, False
-    return Counted(cast("BinaryIO", inner), None), True
+    return Counted(cast("BinaryIO", inner), name), True
 
 
 def _zstd(raw: Counted, name: str) -> Any:
@@ -161,12 +171,22 @@ def _zstd(raw: Counted, name: str) -> Any:
 
 def _members(stream: Counted, name: str) -> Iterator[Log]:
     """Each regular file of a tar, read in place; a compressed one is opened as well."""
-    with tarfile.open(fileobj=cast("BinaryIO", io.BufferedReader(stream, _CHUNK)), mode="r|") as archive:
-        for member in archive:
-            inner = archive.extractfile(member) if member.isreg() else None
-            if inner is not None and not member.name.endswith((".journal", ".journal~")):  # text copies stand beside
-                inside = f"{name}:{member.name}"
-                yield from open_stream(cast("BinaryIO", inner), inside, None, member.size, float(member.mtime))
+    try:
+        with tarfile.open(fileobj=cast("BinaryIO", io.BufferedReader(stream, _CHUNK)), mode="r|") as archive:
+            for member in archive:
+                inner = archive.extractfile(member) if member.isreg() else None
+                if inner is not None and not member.name.endswith((".journal", ".journal~")):  # text stands beside
+                    inside = f"{name}:{member.name}"
+                    yield from open_stream(cast("BinaryIO", inner), inside, None, member.size, float(member.mtime))
+    except tarfile.TarError as problem:
+        raise Unreadable(name, reason(problem)) from problem
+
+
+def _broken() -> tuple[type[Exception], ...]:
+    """What the libraries raise on data that is cut or damaged."""
+    usual = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
+    zstandard = sys.modules.get("zstandard")
+    return usual if zstandard is None else (*usual, zstandard.ZstdError)
 
 
 def reason(problem: BaseException) -> str:

@@ -10,6 +10,7 @@ from medevac.decode import nvrm
 from medevac.decode.context import Context
 from medevac.decode.joiner import Joiner
 from medevac.decode.lines import decode_line
+from medevac.decode.readers import Unreadable
 from medevac.decode.scanner import Scanner, anchors_for, line_counter, make_scanner
 
 BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
@@ -123,13 +124,14 @@ def decode_stream(
 ) -> Iterator[FaultSeen]:
     """The events of one decompressed binary stream, in order.
 
-    `size` is about how many bytes will come (0: not known). Raises OSError where the stream cannot be read on; what was
-    read before has been given.
+    `size` is about how many bytes will come (0: not known). Where the stream cannot be read on, its own error is raised
+    after all events of what came before.
     """
     context = ctx or Context()
     buffer = bytearray(BLOCK)
     view = memoryview(buffer)
-    have = _fill(stream, view, 0)
+    source = _Source(stream)
+    have = source.fill(view, 0)
     decoder = Decoder(name, context, make_scanner(anchors_for(bytes(view[: min(have, _HEAD)]))), line_counter(size))
     inside = False  # a line longer than the block
     while have:
@@ -143,7 +145,7 @@ def decode_stream(
             view[: have - first] = bytes(view[first:have])
             have -= first
             if have < BLOCK:
-                have += _fill(stream, view, have)
+                have += source.fill(view, have)
             continue
         yield from decoder.feed(buffer, use)
         if full and not last:
@@ -151,19 +153,28 @@ def decode_stream(
         rest = have - use
         if rest:
             view[:rest] = bytes(view[use:have])
-        got = _fill(stream, view, rest) if full else 0
+        got = source.fill(view, rest) if full else 0
         if not full:
             break
         have = rest + got
     yield from decoder.finish()
+    if source.broken:
+        raise source.broken
 
 
-def _fill(stream: Readable, view: memoryview, have: int) -> int:
-    """Read until the block is full or the stream ends; gives the bytes read."""
-    start = have
-    while have < len(view):
-        got = stream.readinto(view[have:])
-        if not got:
-            break
-        have += got
-    return have - start
+class _Source:
+    """A stream that may break: then it has ended, and `broken` says why."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self.broken: Exception | None = None
+
+    def fill(self, view: memoryview, have: int) -> int:
+        """Read until `view` is full from `have` on, or the stream ends; gives the bytes read."""
+        start = have
+        try:
+            while self.broken is None and have < len(view) and (got := self._stream.readinto(view[have:])):
+                have += got
+        except (OSError, EOFError, Unreadable) as problem:
+            self.broken = problem
+        return have - start

@@ -1,0 +1,143 @@
+"""Live logs: each whole line once, over growth, rotation, truncation and absence."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from medevac.decode.follow import Kmsg, Pipe, Tail, follow
+from medevac.decode.readers import Unreadable
+
+
+def xid(code: int) -> bytes:
+    return b"Mar  1 10:02:03 n1 kernel: NVRM: Xid (PCI:0000:3b:00): %d, pid=1, name=a, text\n" % code
+
+
+def codes(tail: Tail | Pipe | Kmsg) -> list[int | None]:
+    return [event.code for event in tail.read()]
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+def test_only_new_lines_of_a_file_that_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_bytes(xid(13))
+    tail = Tail(str(path))
+    assert codes(tail) == []
+    append(path, xid(31) + xid(79))
+    assert codes(tail) == [31, 79]
+    assert codes(tail) == []
+    tail.close()
+
+
+def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    tail = Tail(str(path))
+    assert codes(tail) == []
+    line = xid(79)
+    append(path, line[:60])
+    assert codes(tail) == []
+    append(path, line[60:])
+    assert codes(tail) == [79]
+    tail.close()
+
+
+def test_rotation_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_bytes(b"")
+    tail = Tail(str(path))
+    assert codes(tail) == []
+    append(path, xid(1))
+    path.rename(tmp_path / "kern.log.1")
+    append(tmp_path / "kern.log.1", xid(2))  # the logger has not been told yet
+    assert codes(tail) == [1, 2]
+    append(path, xid(3))
+    assert codes(tail) == [3]
+    append(path, xid(4))
+    assert codes(tail) == [4]
+    tail.close()
+
+
+def test_a_file_cut_to_nothing_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    tail = Tail(str(path), from_start=True)
+    append(path, xid(1) + xid(2))
+    assert codes(tail) == [1, 2]
+    os.truncate(path, 0)
+    append(path, xid(3))
+    assert codes(tail) == [3]
+    tail.close()
+
+
+def test_the_same_line_again_is_another_event_and_a_bad_one_stalls_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    tail = Tail(str(path))
+    tail.read()
+    append(path, b"nvidia-nvswitch0: SXid (PCI:0000:c3:00.0): 2\xff\n" + xid(79) * 2 + b"\0" * 100 + b"\n" + xid(31))
+    assert codes(tail) == [79, 79, 31]
+    assert codes(tail) == []
+    tail.close()
+
+
+def test_a_line_without_an_end_stays_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    tail = Tail(str(path), from_start=True)
+    append(path, b"x" * (3 << 20) + b"\n" + xid(79))
+    assert codes(tail) == [79]
+    tail.close()
+
+
+def test_a_path_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "kern.log"
+    (tmp_path / "folder").write_text("a file where the path wants a folder")
+    with pytest.raises(Unreadable, match=r"kern\.log: not a directory"):
+        Tail(str(path)).read()
+
+
+def test_a_pipe_is_followed_to_its_end() -> None:
+    reading, writing = os.pipe()
+    pipe = Pipe(reading)
+    assert codes(pipe) == []
+    os.write(writing, xid(31) + xid(79)[:30])
+    assert codes(pipe) == [31]
+    os.write(writing, xid(79)[30:-1])
+    os.close(writing)
+    assert codes(pipe) == [79]
+    assert pipe.ended
+    os.close(reading)
+
+
+def test_kernel_records_of_any_form(tmp_path: Path) -> None:
+    """A FIFO stands for /dev/kmsg: what is written at once is read at once."""
+    path = tmp_path / "kmsg"
+    os.mkfifo(path)
+    source = Kmsg(str(path), node="n7")
+    writer = os.open(path, os.O_WRONLY)
+    record = (
+        b"4,1234,5678000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=a, gone\n SUBSYSTEM=pci\n DEVICE=+pci:0000\n"
+    )
+    os.write(writer, record)
+    (event,) = source.read()
+    assert (event.code, event.node, event.details["seq"]) == (79, "n7", 1234)
+    assert event.at > 1_600_000_000  # the kernel's second 5678 of this machine's boot
+    os.close(writer)
+    source.close()
+
+
+def test_follow_waits_between_looks_and_stops_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    path.write_bytes(xid(13))
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        append(path, xid(79))
+
+    events = follow([str(path)], stop=lambda: len(pauses) >= 3, sleep=pause, every_s=0.25)
+    assert [event.code for event in events] == [79, 79]
+    assert pauses == [0.25] * 3
