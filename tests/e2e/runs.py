@@ -63,6 +63,7 @@ class Run:
         self.cluster = folder / "cluster"
         self.steps = steps
         self.ranks = ranks
+        self.env: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
         program = f"exec {sys.executable} {TRAIN} --steps {steps} --save-every 8"
         pace = f"$(test $MEDEVAC_ATTEMPT = 1 && echo {step_s} || echo {later_step_s or step_s})"
@@ -72,7 +73,7 @@ class Run:
 
     # --- running ----------------------------------------------------------------------------------------------------
 
-    def start(self, *options: str, env: dict[str, str] | None = None) -> None:
+    def start(self, *options: str) -> None:
         """Begin, or take over."""
         command = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(self.state)]
         if "--attach" not in options:
@@ -83,7 +84,7 @@ class Run:
             self.process = subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=os.environ | ONE_THREAD | (env or {}),
+                env=os.environ | ONE_THREAD | self.env,
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=printed,

@@ -23,7 +23,7 @@ from medevac.controller.settings import LEASE, LOG, Run
 from medevac.controller.stream import Output
 from medevac.controller.tell import line
 from medevac.core.actions import FinishJob, HoldJob, StopAttempt
-from medevac.core.events import ActionSettled, AttemptStarted, OrderGiven
+from medevac.core.events import ActionSettled, AttemptStarted, OrderGiven, WatchBegan
 from medevac.core.job_recovery import JOB
 from medevac.ports.errors import ConfigError, PortError
 from medevac.ports.store import EventRecord, Record
@@ -93,7 +93,7 @@ class Controller:
         self._failures = 0
 
     def done_something(self) -> None:
-        """It wrote a decision: what ends it next is something new."""
+        """Something new stands in the log: what ends it next is another matter."""
         self._pause, self._failures = FIRST_PAUSE_S, 0
 
     async def tend(self) -> None:
@@ -213,9 +213,12 @@ class Supervisor:
             for record in records:
                 self._cursor = record.seq
                 self._progress.take(record)
-                if isinstance(record, EventRecord) or quiet:
+                if quiet:
                     continue
-                self._controller.done_something()
+                if not (isinstance(record, EventRecord) and isinstance(record.event, WatchBegan)):
+                    self._controller.done_something()
+                if isinstance(record, EventRecord):
+                    continue
                 if words := line(record.decision):
                     self._say(words)
 
