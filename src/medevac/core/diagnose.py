@@ -121,7 +121,7 @@ def _symptom(clues: Iterable[Clue], cause: Cause, case: Case) -> Symptom:
     strongest = max(own, key=lambda clue: clue.weight, default=None)
     hung = any(clue.symptom == "hang" and clue.role != "cascade" for clue in clues)
     if strongest is not None:
-        return "hang" if hung and strongest.weight < 86 else strongest.symptom
+        return strongest.symptom
     if hung:
         return "hang"
     died = [clue for clue in clues if clue.symptom == "crash"]

@@ -43,13 +43,20 @@ def before_a_restart_that_held(clues: Clues, case: Case) -> Clues:
 
 
 def one_root_per_line(clues: Clues, _case: Case) -> Clues:
-    """Of several signatures on one line the most telling counts; a line must not argue with itself."""
-    best: dict[tuple[str, int], int] = {}
+    """Of several signatures on one line the most telling counts: a line must not argue with itself. What the others
+    know of the part stays.
+    """
+    best: dict[tuple[str, int], Clue] = {}
     for clue in clues:
-        if clue.line:
-            where = (clue.file, clue.line)
-            best[where] = max(best.get(where, 0), clue.weight)
-    return tuple(clue for clue in clues if clue.cause is None or clue.weight >= best.get((clue.file, clue.line), 0))
+        where = (clue.file, clue.line)
+        if clue.cause is not None and clue.line and (where not in best or clue.weight > best[where].weight):
+            best[where] = clue
+    kept = []
+    for clue in clues:
+        chosen = best.get((clue.file, clue.line), clue)
+        if clue.cause is None or chosen is clue:
+            kept.append(clue)
+    return tuple(_with_part(clue, [c for c in clues if c.line == clue.line and c.file == clue.file]) for clue in kept)
 
 
 def enough_memory_was_free(clues: Clues, _case: Case) -> Clues:
@@ -123,6 +130,18 @@ RULES: tuple[Callable[[Clues, Case], Clues], ...] = (
     numbers_beside_memory_faults,
     a_bug_has_no_hardware,
 )
+
+
+def _with_part(clue: Clue, same_line: list[Clue]) -> Clue:
+    """The clue with node, rank and device as any signature of its line read them."""
+    if clue.cause is None or not clue.line:
+        return clue
+    return msgspec.structs.replace(
+        clue,
+        node=clue.node or next((other.node for other in same_line if other.node), ""),
+        pci=clue.pci or next((other.pci for other in same_line if other.pci), ""),
+        rank=clue.rank if clue.rank is not None else next((c.rank for c in same_line if c.rank is not None), None),
+    )
 
 
 def _had_enough(clue: Clue) -> bool:

@@ -27,6 +27,7 @@ PREFIX = re.compile(
     rf"|(?P<host>{HOST}\d[\w.-]{{0,20}}): (?=\S)"
     r")"
 )
+SRUN_SAYS = re.compile(rf"srun: error: (?P<node>{HOST}): tasks? (?P<rank>\d+)(?=:)")
 RANK_IN_TEXT = re.compile(r"\[[Rr]ank[ :]?(\d+)\]|\bglobal[ _]rank[ :=]+(\d+)|\b[Rr]ank (\d+)(?=[\]:,])")
 NOT_HOSTS = re.compile(
     r"(?:Error|Exception|Warning|rank|step|epoch|iter\w*|line|task|gpu|cuda|loss|PID|pid|py\d)\d*$", re.IGNORECASE
@@ -64,6 +65,8 @@ def speaker(line: str) -> Speaker:
         local = local if local is not None or said["local"] is None else int(said["local"])
         node = node or host
     text = line[at:].lstrip()
+    if not node and (srun := SRUN_SAYS.match(text)):
+        return Speaker(text, int(srun["rank"]), local, srun["node"])
     if rank is None and (inside := RANK_IN_TEXT.search(text)):
         rank = int(next(group for group in inside.groups() if group))
     return Speaker(text, rank, local, node)
