@@ -41,8 +41,8 @@ def test_a_trigger_has_one_meaning_in_a_state(machine: Machine) -> None:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_what_is_no_row_means_nothing(machine: Machine) -> None:
     rows = {(t.source, t.on): t for t in machine.table}
-    ons = sorted({t.on for t in machine.table})
-    for state, on in product(machine.states(), ons):
+    triggers = sorted({t.on for t in machine.table})
+    for state, on in product(machine.states(), triggers):
         assert machine.step(state, on) is rows.get((state, on))
 
 
