@@ -42,7 +42,7 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
     match event:
         case JobSubmitted():
             return [_of(name, "submitted")]
-        case AttemptStarted():
+        case AttemptStarted() if job.ended is None:
             return [_of(name, "started")]
         case StepReported() if not event.finite:
             return [_of(name, "non-finite", f"rank {event.rank} reports a non-finite value at step {event.step}")]

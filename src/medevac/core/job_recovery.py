@@ -11,6 +11,7 @@ WAITS = ("backing-off", "choosing")
 TRANSITIONS = (
     *rows(("new",), "submitted", "backing-off", says="what its folder holds is read first"),
     *rows(("starting",), "started", "proving", says="its ranks are there"),
+    *rows((*WAITS, "held", "gave-up"), "started", "proving", says="the scheduler, or a person, ran it again"),
     *rows(("starting",), "refused", "backing-off", says="the scheduler said no"),
     *rows(("proving",), "progress", "running", "recovered", "its step passed the best earlier one"),
     *rows((*RUNS, "starting"), "pre-failure", "leaving", "ask", "a GPU of it is likely to fail"),

@@ -113,6 +113,8 @@ class View(Struct, frozen=True, kw_only=True):
                 | OutputRead()
             ):
                 job = view.jobs.get(event.job)
+                if job and isinstance(event, AttemptStarted) and event.attempt > job.attempt and job.state not in ALIVE:
+                    job = _begun(job, event)
                 return view._with_job(event.job, job.apply(event)) if job else view
             case ActionSettled():
                 return view._with_outcome(event)
@@ -270,7 +272,7 @@ class View(Struct, frozen=True, kw_only=True):
             return view
         match action:
             case StartAttempt():
-                return view._with_job(action.job, _started(job, action))
+                return view._with_job(action.job, _begun(job, action))
             case VerifyCheckpoint():
                 return view._with_job(action.job, replace(job, chosen=action.step))
             case JudgeCheckpoint():
@@ -304,7 +306,8 @@ def _moved(job: Job, moved: Moved, at: float) -> Job:
     return replace(job, state=moved.target, since=at, until=moved.until, on=on, why=why, cause=cause)
 
 
-def _started(job: Job, action: StartAttempt) -> Job:
+def _begun(job: Job, action: StartAttempt | AttemptStarted) -> Job:
+    """A new attempt, of our own or of the scheduler's (Slurm and a person may requeue a job)."""
     return replace(
         job,
         attempt=action.attempt,
