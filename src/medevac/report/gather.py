@@ -24,7 +24,7 @@ from medevac.core.recover import hit
 from medevac.core.view import View
 from medevac.ports.store import EventRecord, Record
 from medevac.report.model import CheckpointTold, HeldTold, Kind, Moment, Point, Recovery
-from medevac.report.words import Names, listed
+from medevac.report.words import Names, diagnosis, listed
 
 DISTURBS = {"leaving", "stopping", "backing-off", "gave-up", "held"}
 RUNNING = {"starting", "proving", "running"}
@@ -40,9 +40,14 @@ class AttemptNotes(msgspec.Struct, kw_only=True):
     ended: AttemptEnded | None = None
     loaded: int | None = None
     why: str = ""
+    diagnosis: str = ""
     proved_at: float | None = None
     bad: Point | None = None
     curve: list[Point] = []
+
+    def base(self) -> int | None:
+        """The step that it loaded, or was told to load where it said nothing."""
+        return self.loaded if self.loaded is not None else self.started.resume_from if self.started else None
 
     def reached(self) -> int | None:
         """The furthest sound step."""
@@ -62,7 +67,7 @@ class Notes:
         self.held: dict[tuple[str, str], HeldTold] = {}
         self.used: dict[tuple[int, int], list[int]] = {}
         self.replaced: list[CheckpointTold] = []
-        self.policy = ""
+        self.policy = self.why = ""
         self.start = self.end = 0.0
         self._open: Recovery | None = None
         self._environment: set[tuple[str, str, str]] = set()
@@ -181,6 +186,9 @@ class Notes:
         for finding in decision.findings:
             text = f"{self.names.part(finding.part)}: {finding.meaning}"
             self._say(finding.at, "fault" if finding.response in {"soft", "hard"} else "detection", text, decision.id)
+        for one in decision.diagnoses:
+            if one.job == self.job and one.attempt in self.attempts:
+                self.attempts[one.attempt].diagnosis = self.names.plain(diagnosis(one.verdict))
         for moved in decision.moved:
             if moved.trigger.machine == "job" and moved.trigger.who == self.job:
                 self._moved(before, record.event, decision, moved)
@@ -214,13 +222,15 @@ class Notes:
                 notes.why = why
             self._disturbed(job, event, decision, moved, why)
         if isinstance(event, AttemptEnded) and event.job == self.job:
-            self._update(stopped_at=event.at)
+            if self._open and self._open.stopped_at is None:
+                self._update(stopped_at=event.at)
             self._say(event.at, "ended", f"attempt {event.attempt} is over: {moved.trigger.why}", decision.id)
         if moved.trigger.on == "progress":
             self._proved(event.at, notes, moved, decision)
         if moved.target in {"finished", "gave-up", "held", "watched", "ended"}:
             if self._open and moved.target == "finished":
                 self._close()
+            self.why = self.names.plain(moved.trigger.why)
             why = f" ({moved.trigger.why})" if moved.trigger.why else ""
             self._say(decision.at, "outcome", f"job {self.job}: {moved.target}{why}", decision.id)
 
@@ -235,13 +245,13 @@ class Notes:
     def _disturbed(self, job: Job, event: AnyEvent, decision: Decision, moved: Moved, why: str) -> None:
         reached = max(job.best, job.reached, 0)
         if self._open:
-            self._update(to_attempt=job.attempt, stopped_at=None, restarted_at=None, first_step_at=None)
+            self._update(to_attempt=job.attempt, restarted_at=None, first_step_at=None)
             self._update(reached=max(reached, self._open.reached))
             return
         worst = hit(job, decision.findings)
         self._open = Recovery(
             number=len(self.recoveries) + 1,
-            fault=f"{self.names.part(worst.part)}: {worst.meaning}" if worst else why,
+            fault=f"{self.names.part(worst.part)}: {worst.meaning}" if worst else _fault(event, moved, why),
             decision=decision.id,
             incident=moved.trigger.cause,
             from_attempt=job.attempt,
@@ -261,13 +271,21 @@ class Notes:
         """The recovery is over, well or not: what it cost is known now."""
         if self._open is None:
             return
-        after = self.attempts.get(self._open.to_attempt)
-        told = after.started.resume_from if after and after.started else None
-        resumed = after.loaded if after and after.loaded is not None else told
-        again = self._open.to_attempt > self._open.from_attempt
-        self._update(resumed=resumed, lost_steps=self._open.reached - (resumed or 0) if again else 0)
+        best, last = self._open.reached, self._open.to_attempt
+        tries = [self.attempts[n] for n in range(self._open.from_attempt + 1, last + 1) if n in self.attempts]
+        lost = sum(max((best if one.number == last else one.reached() or 0) - (one.base() or 0), 0) for one in tries)
+        self._update(resumed=tries[-1].base() if tries else None, lost_steps=lost)
         self.recoveries.append(self._open)
         self._open = None
+
+
+def _fault(event: AnyEvent, moved: Moved, why: str) -> str:
+    """A fault of the job itself, in words."""
+    if isinstance(event, AttemptEnded) and event.exits and not event.why:
+        first = event.exits[0]
+        how = f"signal {first.signal}" if first.signal else f"exit code {first.code}"
+        return f"rank {first.rank} died first, with {how}"
+    return f"hung: {why}" if moved.trigger.on == "hung" else why
 
 
 def _began(job: Job, event: AnyEvent, moved: Moved) -> float:

@@ -17,7 +17,7 @@ def headline(story: Story) -> str:
         case "recovered" | "unproven":
             return _survived(story)
         case "gave-up":
-            return f"{name} was given up. {sentence(_last(story))}"
+            return sentence(f"{name} was given up: {story.why or 'no restart would help'}")
         case "held":
             return f"{name} waits for a person: no checkpoint is known clean."
         case "watched":
@@ -33,7 +33,7 @@ def headline(story: Story) -> str:
 def _survived(story: Story) -> str:
     first, more = story.recoveries[0], len(story.recoveries) - 1
     incident = next((i for i in story.incidents if i.id == first.incident), None)
-    what = f"the failure of {incident.root}" if incident else first.fault
+    what = f"the failure of {incident.root}" if incident else f"a fault ({first.fault})"
     also = f" and {count(more, 'more fault')}" if more else ""
     lost = f"{count(story.lost_steps, 'step')} computed twice"
     if story.outcome == "recovered":
@@ -51,13 +51,9 @@ def _worst(story: Story, *, touched: bool) -> IncidentTold | None:
     return min(found, key=lambda i: (i.severity != "critical", i.start), default=None)
 
 
-def _last(story: Story) -> str:
-    return next((m.text for m in reversed(story.timeline) if m.kind == "outcome"), "it ended")
-
-
 def _happened(story: Story) -> str:
     if not story.recoveries:
-        unseen = "Nothing disturbed the job."
+        unseen = "Nothing disturbed the job." if story.outcome != "watched" else sentence(story.why or "It ended")
         beside = _worst(story, touched=False)
         if beside:
             return f"{unseen} {sentence(f'{beside.root}, which it did not use, failed: {_main(beside)}')}"
@@ -79,7 +75,9 @@ def _main(incident: IncidentTold) -> str:
 def _blame(story: Story) -> str:
     incident = _worst(story, touched=True) or _worst(story, touched=False)
     if incident is None:
-        return "No hardware is blamed." if story.recoveries else "Nobody."
+        told = "No hardware is blamed." if story.recoveries else "Nobody."
+        said = next((attempt.diagnosis for attempt in reversed(story.attempts) if attempt.diagnosis), "")
+        return f"{told} {sentence(f'the output says: {said}')}" if said else told
     told = sentence(f"{incident.root}: {_main(incident)}")
     if incident.victims:
         told += f" In the same incident: {listed(incident.victims)}."
@@ -90,13 +88,17 @@ def _blame(story: Story) -> str:
 
 def _done(story: Story) -> str:
     out = [f"{d.node} GPU {d.index}" for d in story.devices if d.state in OUT]
+    if story.outcome == "watched":
+        would = listed(dict.fromkeys(held.what for held in story.held if not held.what.startswith("write down")))
+        return sentence(f"nothing; it would have been: {would}" if would else "nothing")
     told = [f"taken out: {listed(out)}"] if out else []
     for recovery in story.recoveries:
         if recovery.to_attempt > recovery.from_attempt:
             attempt = next((a for a in story.attempts if a.number == recovery.to_attempt), None)
             origin = "from nothing" if recovery.resumed is None else f"from step {recovery.resumed}, known clean"
             ranks = f" on {count(len(attempt.ranks), 'rank')}" if attempt and attempt.ranks else ""
-            told.append(f"restarted{ranks} {origin}")
+            tries = recovery.to_attempt - recovery.from_attempt
+            told.append(f"restarted{f' {tries} times, last' if tries > 1 else ''}{ranks} {origin}")
     if len(told) > 4:
         told = [*told[:3], f"{len(told) - 3} more restarts"]
     if story.held:
@@ -106,6 +108,8 @@ def _done(story: Story) -> str:
 
 
 def _cost(story: Story) -> str:
+    if story.outcome == "watched":
+        return "Not known: nothing was done about it." if story.held else "Nothing."
     if not story.recoveries:
         return "Nothing."
     told = [f"{count(story.lost_steps, 'step')} computed twice"]

@@ -46,7 +46,9 @@ class Point(Told, frozen=True, kw_only=True):
 
 
 class Attempt(Told, frozen=True, kw_only=True):
-    """One execution. `told`: the step it was told to load; `loaded`: what it said it did; `bad`: where NaN showed."""
+    """One execution. `told`: the step it was told to load; `loaded`: what it said it did; `bad`: where NaN showed;
+    `diagnosis`: what its output says, "" where that says nothing.
+    """
 
     number: int
     started: float | None
@@ -57,6 +59,7 @@ class Attempt(Told, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     how: str
     why: str
+    diagnosis: str
     reached: int | None
     proved_at: float | None
     bad: Point | None
@@ -109,7 +112,7 @@ class Moment(Told, frozen=True, kw_only=True):
 class Recovery(Told, frozen=True, kw_only=True):
     """From a fault to the proof of progress. A time is None where it did not come to that.
 
-    `lost_steps`: from the checkpoint that was loaded to the furthest step before, done twice.
+    `lost_steps`: from the checkpoint that was loaded to the furthest step before, done twice; in every try.
     """
 
     number: int
@@ -195,7 +198,7 @@ class Summary(Told, frozen=True, kw_only=True):
 
 
 class Story(Told, frozen=True, kw_only=True):
-    """Everything. `lost_steps` in all; `down_s` from faults to proofs of progress, in all."""
+    """Everything. `why`: what it ended or waits for; `lost_steps`: in all; `down_s`: from faults to proofs, in all."""
 
     version: int = VERSION
     job: str
@@ -203,6 +206,7 @@ class Story(Told, frozen=True, kw_only=True):
     policy: str
     outcome: Outcome
     code: int | None
+    why: str
     headline: str
     summary: Summary
     start: float

@@ -140,7 +140,7 @@ def _attempts(story: Story) -> RenderableType | None:
             f"{len(one.ranks)} on {', '.join(one.nodes)}" if one.ranks else "-",
             "-" if one.reached is None else f"step {one.reached}",
             one.how,
-            Text(one.why),
+            Text("; ".join(filter(None, [one.why, one.diagnosis]))),
         )
     return table
 

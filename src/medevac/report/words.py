@@ -22,7 +22,10 @@ from medevac.core.actions import (
     VerifyCheckpoint,
 )
 from medevac.core.decision import Clause, Part
+from medevac.core.diagnose_case import Diagnosis
 from medevac.core.view import View
+
+MOST_QUOTED = 140
 
 
 def clock(at: float) -> str:
@@ -107,6 +110,15 @@ def clause(held: Clause) -> str:
     """A predicate that held, with its numbers."""
     value = "" if held.value is None else f": {_number(held.value)}"
     return f"{held.says}{value}" + ("" if held.limit is None else f" (the rule asks for {_number(held.limit)})")
+
+
+def diagnosis(verdict: Diagnosis) -> str:
+    """What a job's output says of its end, with the line that says so; "" where it says nothing."""
+    if verdict.abstained or verdict.cause == "unknown":
+        return ""
+    quoted = verdict.root[0].text.strip() if verdict.root else ""
+    said = f": {quoted[:MOST_QUOTED]}{'...' if len(quoted) > MOST_QUOTED else ''}" if quoted else ""
+    return f"{verdict.cause}, {verdict.confidence:.0%} sure{said}"
 
 
 def _number(value: float | str) -> str:

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 from tests.scenario.script import read
 from tests.scenario.world import START, World
 
-from medevac.ports.store import Record
+from medevac.core.decision import Diagnosed
+from medevac.core.diagnose_case import Clue, Diagnosis
+from medevac.ports.store import DecisionRecord, Record
 from medevac.report import words
 from medevac.report.chart import LEFT, RIGHT, WIDTH, draw
 from medevac.report.story import Story, build, render_html, render_text, to_json
@@ -136,6 +139,20 @@ def test_the_json_says_the_same() -> None:
     assert set(told["recoveries"][0]["spans"]) == {"detection", "stop", "restart", "first step", "proof"}
     assert msgspec.json.decode(msgspec.json.encode(told)) == msgspec.json.decode(msgspec.json.encode(told))
     assert msgspec.convert(told, Story) == story("ecc_storm")
+
+
+def test_what_the_output_says_is_told_where_no_hardware_is_blamed() -> None:
+    whole = list(log("rank_crash"))
+    at = next(n for n, r in enumerate(whole) if isinstance(r, DecisionRecord) and "exit code 1" in r.decision.reason)
+    record = whole[at]
+    assert isinstance(record, DecisionRecord)
+    clue = Clue(signature="assert", role="root", cause="user-code", text="AssertionError: batch is empty")
+    verdict = Diagnosis(cause="user-code", symptom="crash", confidence=0.9, advice="restart", root=(clue,))
+    diagnosed = Diagnosed(job="train", attempt=1, verdict=verdict)
+    whole[at] = replace(record, decision=replace(record.decision, diagnoses=(diagnosed,)))
+    told = build(whole)
+    assert told.attempts[0].diagnosis == "user-code, 90% sure: AssertionError: batch is empty"
+    assert told.summary.blame.endswith("The output says: user-code, 90% sure: AssertionError: batch is empty.")
 
 
 def test_a_log_without_a_job_is_refused() -> None:
