@@ -149,7 +149,7 @@ def speed(megabytes: int) -> None:
     """Scan a log of training output with an error every thousand lines."""
     chance = random.Random(7)
     rows = [
-        f" [2026-03-01 10:00:00] iteration {step:8d}/ 500000 | elapsed time per iteration (ms): {chance.uniform(5, 6):.4f}"
+        f" [2026-03-01 10:00] iteration {step:8d}/ 500000 | elapsed time per iteration (ms): {chance.uniform(5, 6):.4f}"
         f" | lm loss: {chance.uniform(1, 3):.6E} | grad norm: {chance.random():.3f} | number of nan iterations:   0 |"
         if step % 1000
         else f"[rank{step % 8}]: RuntimeError: NCCL error: unhandled system error"

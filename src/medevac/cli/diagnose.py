@@ -119,6 +119,8 @@ SEEN = {"crash": "The job died", "hang": "The job hung", "slow": "The job was sl
 def _headline(verdict: Diagnosis) -> str:
     seen = SEEN[verdict.symptom]
     if verdict.abstained:
+        if verdict.symptom == "hang" and not any(clue.symptom == "hang" for clue in verdict.cascade):
+            return "The log stops amid its steps: the job hangs, was killed without a word, or still runs."
         return f"{seen}." if verdict.symptom == "none" else f"{seen}; why, these logs do not say."
     return f"{seen}: {verdict.cause} (confidence {verdict.confidence:.0%})."
 

@@ -29,6 +29,9 @@ HEDGE = re.compile(
 )
 """Advice: what follows such words on a line is somebody's guess, never evidence."""
 
+CALM = re.compile(r"\bNCCL INFO\b|(?<!NCCL )\b(?:DEBUG|INFO|WARN|WARNING|Warning)\b(?=[\]:| ])|^\[?[WI](?:\d{4})? ")
+"""A level that no bug of the job is logged at: optional imports and files that a library tries are."""
+
 STEP_FIELDS = frozenset({"rank", "rank2", "node", "gpu", "pci", "peer"})
 
 
@@ -111,7 +114,7 @@ def _read_line(text: str, line: int, among: Iterable[Signature], collected: _Col
             continue
         spoken = spoken or speaker(text)
         match = one.regex.search(spoken.text)
-        if match is None or (one.cause is not None and _is_advice(match)):
+        if match is None or (one.cause is not None and _is_advice(one, match)):
             continue
         clue = _clue(one, match, spoken, collected.file, line)
         if clue.rank is not None:
@@ -119,10 +122,12 @@ def _read_line(text: str, line: int, among: Iterable[Signature], collected: _Col
         collected.add(clue)
 
 
-def _is_advice(match: re.Match[str]) -> bool:
-    """The match stands behind hedging words; what a library says before them it knows."""
+def _is_advice(one: Signature, match: re.Match[str]) -> bool:
+    """The match stands behind hedging words (before them a library knows), or a bug behind a calm level."""
     hedge = HEDGE.search(match.string)
-    return hedge is not None and match.start() >= hedge.start()
+    if hedge is not None and match.start() >= hedge.start():
+        return True
+    return one.cause == "user-code" and CALM.search(match.string, 0, match.start() + 1) is not None
 
 
 def _clue(one: Signature, match: re.Match[str], spoken: Speaker, file: str, line: int) -> Clue:
