@@ -24,7 +24,8 @@ from medevac.sim.cluster_folder import make
 from medevac.sim.storm import RANKS, Storm
 
 HERE = Path(__file__).resolve().parent
-STEPS = 300
+STEPS = 200
+PACE = ["--step-seconds", "0.1", "--save-every", "15", "--log-every", "5"]
 LIMIT_SECONDS = 300.0
 # Eight ranks share the cores of one machine: one thread each.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -77,7 +78,7 @@ class Scene:
 
     def train(self) -> list[str]:
         where = ["--cluster", str(self.cluster), "--memory", str(self.memory)]
-        return [sys.executable, str(HERE / "train.py"), "--steps", str(STEPS), *where]
+        return [sys.executable, str(HERE / "train.py"), "--steps", str(STEPS), *PACE, *where]
 
     def final(self) -> dict[str, object]:
         """What the training came to, {} when it did not come to its end."""

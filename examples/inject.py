@@ -4,8 +4,8 @@
 
 It is a program apart: it writes into the node folders of CLUSTER what a node would write there and corrupts the
 mapped parameters of the GPU that fails; it tells nobody. With `--checkpoint-dir` it begins when that folder has its
-second checkpoint, and the fault strikes shortly before the job saves the next one, so that the newest checkpoint on
-disk is no good; without it all comes at the plan's times. Seed and the options after it must be those of the cluster.
+second checkpoint, and the fault strikes right after a later one, of which then nobody can say whether it is sound;
+without it all comes at the plan's times. Seed and the options after it must be those of the cluster.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from medevac.sim.storm import AnyShown, Corruption, Storm
 CHECKPOINTS = 2
 BAD_WORDS = 64
 """So many 32-bit words lie in the bad row."""
-BEFORE_SAVE = 0.1
-"""The fault strikes so long before a checkpoint, in parts of the time between two: time for a step or two."""
+WATCH_SECONDS = 10.0
+"""A job that saves nothing for so long is not waited for."""
 HOLD_SECONDS = 0.5
 """A bad row stays bad: what is written over it in this time is corrupted again."""
 
@@ -46,47 +46,36 @@ class Saves:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def times(self) -> list[float]:
-        """When they were sealed, in order."""
-        seals = [path for path in self._folder.glob(f"step_*/{SEAL}") if step_of(path.parent.name) is not None]
-        return sorted(path.stat().st_mtime for path in seals)
+    def steps(self) -> list[int]:
+        """Their steps, in order."""
+        found = (step_of(path.parent.name) for path in self._folder.glob(f"step_*/{SEAL}"))
+        return sorted(step for step in found if step is not None)
 
     def wait_for(self, count: int, limit_s: float) -> bool:
         """True when so many stand there; False when the time is up."""
-        until = time.monotonic() + limit_s
-        while len(self.times()) < count:
-            if time.monotonic() > until:
+        end = time.monotonic() + limit_s
+        while len(self.steps()) < count:
+            if time.monotonic() > end:
                 return False
-            time.sleep(0.05)
+            time.sleep(0.005)
         return True
-
-    def wait_for_the_worst_moment(self) -> None:
-        """Shortly before the next one is due, by the pace of the last two: it will hold the fault."""
-        *_, before, last = self.times()
-        pace = max(last - before, 0.1)
-        now = time.time()
-        moment = last + (1 - BEFORE_SAVE) * pace
-        while moment < now:
-            moment += pace
-        time.sleep(moment - now)
 
 
 def play(shown: Iterable[AnyShown], nodes: ClusterFolder, memory: Path | None, saves: Saves | None) -> None:
-    """Show each thing at its time; what comes after the worst moment is as much later as that one was."""
+    """Show each thing at its time; what follows the fault is as much later as that was."""
     began = time.time()
     bad: list[Path] = []
     for one in shown:
         time.sleep(max(0.0, began + one.at - time.time()))
-        if isinstance(one, Corruption):
+        if isinstance(one, Corruption) and memory is not None:
+            bad.append(memory / f"{one.gpu}.bin")
             if saves is not None:
-                saves.wait_for_the_worst_moment()
+                saves.wait_for(len(saves.steps()) + 1, WATCH_SECONDS)
                 began = time.time() - one.at
-            if memory is not None:
-                bad.append(memory / f"{one.gpu}.bin")
-                corrupt(bad[-1])
+            corrupt(bad[-1])
         nodes.show(one, time.time())
-    until = time.time() + HOLD_SECONDS
-    while bad and time.time() < until:
+    end = time.time() + HOLD_SECONDS
+    while bad and time.time() < end:
         time.sleep(0.02)
         for path in bad:
             corrupt(path)

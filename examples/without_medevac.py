@@ -21,7 +21,7 @@ import tomllib
 from pathlib import Path
 
 LOSS = re.compile(rb"^step (\d+)/\d+ loss (\S+)")
-PATIENCE = 3
+PATIENCE = 4
 GPUS_PER_NODE = 2
 
 
