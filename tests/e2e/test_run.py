@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import JOB, Run, recovered_once, uuid
+from tests.e2e.runs import JOB, Run, recovered_once, undisturbed, uuid
 
 from medevac.core.actions import Isolate, StartAttempt
 from medevac.core.events import AttemptEnded, OrderGiven, StepReported
@@ -145,6 +147,30 @@ def test_interrupted_twice_everything_is_killed(run: Run) -> None:
     run.process.send_signal(signal.SIGINT)
     assert run.wait() == 130, run.printed()
     assert run.attempt().ended is not None
+
+
+def test_a_second_job_of_the_same_folder_shares_the_controller(run: Run, tmp_path: Path) -> None:
+    run.start()
+    run.checkpoint(1)
+    controller = run.controller_pid()
+    command = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(run.state)]
+    command += [
+        "--cluster",
+        str(run.cluster),
+        "--policy",
+        str(tmp_path / "policy.toml"),
+        "--job",
+        "other",
+        "--",
+        "true",
+    ]
+    other = subprocess.run(command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False)
+    assert other.returncode == 0, other.stderr
+    assert "other: proving -> finished" in other.stderr
+    assert run.wait() == 0, run.printed()
+    assert run.parameters() == undisturbed(run.steps)
+    assert run.controller_pid() == controller
+    assert "another" not in run.printed()
 
 
 def test_monitor_mode_touches_nothing(run: Run) -> None:

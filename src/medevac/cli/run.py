@@ -19,6 +19,7 @@ from medevac.adapters.schedulers.local.scheduler import LocalScheduler
 from medevac.adapters.schedulers.spec import JobSpec, check
 from medevac.adapters.store.sqlite import SqliteStore, read_all
 from medevac.adapters.topology import load_topology
+from medevac.cli.exits import Exit
 from medevac.cli.output import CommandError, errors, print_json, say_error
 from medevac.controller.settings import LEASE, STORE, Run, Settings, acting_settings, state_folder
 from medevac.controller.stream import Output
@@ -31,7 +32,7 @@ NOT_KEPT = re.compile(r"_|SHLVL|OLDPWD|PWD|MEDEVAC_(JOB_ID|ATTEMPT|RESUME_FROM|S
 
 
 def run(
-    *command: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *command: str,
     nproc: int = 0,
     gpus_per_rank: int = 1,
     policy: str = "local",
@@ -208,6 +209,9 @@ def _watched(taken: Run, *, as_json: bool, html: Path | None, quiet: bool, from_
         code = asyncio.run(watch())
     finally:
         lease.release()
+    if code == Exit.WAITS:
+        orders = f"`medevac release {taken.job} --resume-from STEP`, then `medevac run --attach {taken.job}`"
+        say_error(f"job {taken.job} waits for a person, {orders} (--state-dir {taken.state})")
     _tell(taken, code, as_json=as_json, html=html or _html_of(taken))
     return code
 

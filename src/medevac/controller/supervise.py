@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from medevac.adapters.clock import SystemClock
 from medevac.adapters.lease import Lease, is_gone, read
 from medevac.adapters.schedulers.local.scheduler import LocalScheduler
@@ -151,8 +153,7 @@ class Controller:
     def _failed(self, code: int) -> None:
         log = self._run.state / LOG
         if code == WRONG_CONFIGURATION:
-            words = log.read_text(errors="replace").splitlines()
-            raise ConfigError(str(log), words[-1] if words else "the controller could not begin")
+            raise ConfigError(str(log), _last_problem(log) or "the controller could not begin")
         self._failures += 1
         if code and self._failures in {1, 10}:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
@@ -243,6 +244,14 @@ class Supervisor:
         except PortError as problem:
             self._say(str(problem))
         return KILLED
+
+
+def _last_problem(log: Path) -> str:
+    """The last one that the controller wrote down."""
+    lines = log.read_text(errors="replace").splitlines()
+    with contextlib.suppress(IndexError, msgspec.DecodeError, msgspec.ValidationError):
+        return str(msgspec.json.decode(lines[-1], type=dict[str, str]).get("problem", ""))
+    return ""
 
 
 def user() -> str:
