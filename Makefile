@@ -47,6 +47,7 @@ changes: env-dev
 	@$(BIN)/python tools/changelog.py --check
 
 test: env-dev  ## all tests: first the quick ones, then those that start processes
+	@tools/services
 	@$(BIN)/python tools/run_tests.py --jobs $(JOBS) $(TEST_ARGS)
 
 test-fast: env-dev  ## only the quick ones

@@ -6,8 +6,10 @@ the folder is written, and everything that was started is gone after `stop`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import getpass
+import inspect
 import os
 import shutil
 import socket
@@ -106,6 +108,17 @@ def until(holds: Callable[[], object], what: str, timeout_s: float = START_S) ->
         time.sleep(0.05)
 
 
+async def until_async(holds: Callable[[], object], what: str, timeout_s: float = START_S) -> None:
+    """The same, from a coroutine; `holds` may be one."""
+    end = time.monotonic() + timeout_s
+    while True:
+        found = holds()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        assert time.monotonic() < end, f"{what}: not within {timeout_s:.0f} s"
+        await asyncio.sleep(0.05)
+
+
 class Cluster:
     """`nodes` nodes named node0, node1, ... with `gpus` GPUs each, half of them in rack0, half in rack1."""
 
@@ -152,7 +165,11 @@ class Cluster:
         """End everything, jobs first."""
         if self.daemons.get("slurmctld") and self.daemons["slurmctld"].poll() is None:
             self.call("scancel", "--full", "--user", getpass.getuser(), check=False)
-        for name in reversed([*self.daemons]):
+        for daemon in self.daemons.values():
+            daemon.terminate()
+        for name in [*self.daemons]:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.daemons[name].wait(5)
             self.kill(name)
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -166,6 +183,13 @@ class Cluster:
     def start_node(self, node: str) -> None:
         """Start the slurmd of a node (again)."""
         self._daemon("slurmd", "-D", "-N", node, key=node)
+
+    def save(self) -> None:
+        """Wait until slurmctld's state is on disk: it writes a few seconds behind, and a crash loses the rest."""
+        began = time.time()
+        self.submit("true", "--hold")
+        path = self.folder / "state" / "job_state"
+        until(lambda: path.exists() and path.stat().st_mtime > began, "slurmctld saves its state")
 
     def kill(self, name: str) -> None:
         """SIGKILL slurmctld, the slurmd of a node, or munged."""
@@ -334,8 +358,8 @@ class Cluster:
         )
         self._daemon(
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={data}/socket", f"--port={port}",
-            f"--user={user}", "--bind-address=127.0.0.1", f"--pid-file={data}/pid", f"--init-file={init}", "--skip-name-resolve",
-            "--innodb-buffer-pool-size=64M",
+            f"--user={user}", "--bind-address=127.0.0.1", f"--pid-file={data}/pid", f"--init-file={init}",
+            "--skip-name-resolve", "--innodb-buffer-pool-size=64M",
         )  # fmt: skip
         conf = self.folder / "slurmdbd.conf"
         conf.write_text(DBD.format(folder=self.folder, port=self._ports[-2], user=user, sql_port=port))

@@ -38,3 +38,22 @@ def slurm(slurm_cluster: Cluster) -> Cluster:
     """The cluster, with all of its nodes in service and no job."""
     slurm_cluster.reset()
     return slurm_cluster
+
+
+@pytest.fixture(scope="session")
+def wide_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    gone = missing()
+    need(f"Slurm ({', '.join(gone)})", present=not gone)
+    cluster = Cluster(tmp_path_factory.mktemp("wide"), nodes=6)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def wide(wide_cluster: Cluster) -> Cluster:
+    """Six nodes, so that a job of four finds others; all in service, no job."""
+    wide_cluster.reset()
+    return wide_cluster

@@ -12,7 +12,16 @@ from msgspec.structs import replace
 from tests.e2e.slurm.cluster import Cluster
 
 from medevac.adapters.schedulers.slurm import Commands, SlurmScheduler, SlurmSettings
-from medevac.core.actions import GiveBack, HoldJob, Isolate, ReleaseJob, RequestCheckpoint, StartAttempt, StopAttempt
+from medevac.core.actions import (
+    FinishJob,
+    GiveBack,
+    HoldJob,
+    Isolate,
+    ReleaseJob,
+    RequestCheckpoint,
+    StartAttempt,
+    StopAttempt,
+)
 from medevac.core.events import AnyEvent, AttemptEnded, ClusterSeen, JobSubmitted
 from medevac.testing.scheduler_contract import SchedulerContract, SchedulerWorld, ended, start, stop
 
@@ -78,6 +87,9 @@ class Renamed:
 
     async def release(self, action: ReleaseJob) -> None:
         await self.slurm.release(self._to(action))
+
+    async def finish(self, action: FinishJob) -> None:
+        await self.slurm.finish(self._to(action))
 
     async def holds(self) -> dict[str, str]:
         back = {there: here for here, there in self.names.items()}

@@ -58,6 +58,7 @@ class SlurmScheduler:
         self._starts = Starts(self)
         self._requests = Requests(self)
         self._warned: set[str] = set()
+        self._missed: dict[str, float] = {}
 
     # --- ports.scheduler.Scheduler ----------------------------------------------------------------------------------
 
@@ -69,8 +70,8 @@ class SlurmScheduler:
         stand (scancel, the time limit) comes as an order to stop.
         """
         seen = [await self.see(job) for job in await self.look.jobs() if self._cares(job)]
-        gone = set(self.memory.jobs()) - {memory.name for memory in seen}
-        known = [*seen, *(self.memory.jobs()[name] for name in sorted(gone))]
+        gone = sorted(set(self.memory.jobs()) - {memory.name for memory in seen})
+        known = [*seen, *[await self._gone(self.memory.jobs()[name]) for name in gone]]
         return tuple(event for memory in known for event in watching.events(memory))
 
     async def isolated(self) -> dict[str, str]:
@@ -143,6 +144,17 @@ class SlurmScheduler:
             if watching.over(job, memory):
                 memory = watching.with_end(memory, job, now)
         if memory.runs:
+            self.memory.save(memory)
+        self._missed.pop(name, None)
+        return memory
+
+    async def _gone(self, memory: JobMemory) -> JobMemory:
+        """A job that the whole list has not shown for a while."""
+        if not memory.runs or memory.runs[-1].ended:
+            return memory
+        since = self._missed.setdefault(memory.name, time.monotonic())
+        if time.monotonic() - since >= self.site.lost_after_s:
+            memory = watching.with_loss(memory, await self.look.accounted(memory.slurm), time.time())
             self.memory.save(memory)
         return memory
 

@@ -28,6 +28,11 @@ class Look:
         self._not_before = 0.0
         self._nodes: dict[str, Node] | None = None
 
+    @property
+    def latest(self) -> tuple[SlurmJob, ...]:
+        """The last answer of `jobs`; nothing before the first."""
+        return self._jobs or ()
+
     async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]:
         """All that slurmctld holds, ended ones too; the last answer again while it is younger than `poll_s`."""
         began = time.monotonic()
@@ -46,6 +51,15 @@ class Look:
                 return None
             raise
         return next((job for job in parse.het_groups(found) if id_ in {job.id, job.number}), None)
+
+    async def accounted(self, slurm: str) -> dict[str, str] | None:
+        """The last run of a job as the accounting has it; None where it has none, or there is no accounting."""
+        columns = ("-X", "-P", "-o", "JobID,State,ExitCode,Start,End")
+        try:
+            rows, _ = parse.table(await self._run("sacct", "-j", slurm, *columns))
+        except (Refused, Unavailable):
+            return None
+        return rows[-1] if rows else None
 
     async def detail(self, job: SlurmJob) -> JobDetail:
         """Exclusions and GPU indices. Raises `Refused` where it is gone."""

@@ -63,6 +63,9 @@ def _object(text: str) -> dict[str, Any]:
 
 
 Mode = Literal["soft", "hard"]
+_PLAIN = str.maketrans({"[": "(", "]": ")", "@": " at "})
+"""Slurm puts `[user@time]` behind a reason."""
+
 _TAG = re.compile(r"medevac\[([^\]]*)\] (\S*): ?(.*)", re.DOTALL)
 
 
@@ -76,7 +79,7 @@ class DrainTag(Value, frozen=True, kw_only=True):
     def text(self) -> str:
         """`medevac[hard=node3,soft=GPU-1] incident-17: Xid 79`."""
         out = ",".join(f"{mode}={name}" for name, mode in sorted(self.out.items()))
-        why = " ".join(self.why.split()).replace("[", "(").replace("]", ")").replace("@", " at ")
+        why = " ".join(self.why.translate(_PLAIN).split())
         return f"{KEY}[{out}] {self.incident or '-'}: {why}"[:400].strip()
 
 

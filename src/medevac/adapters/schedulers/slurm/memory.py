@@ -22,9 +22,10 @@ T = TypeVar("T", bound=Value)
 
 
 class Run(Value, frozen=True, kw_only=True):
-    """One run of the job: Slurm's restart count then, and what was told of it. `stopping`: we ended it."""
+    """One run of the job: Slurm's restart count and start time then, what was told of it, whether we ended it."""
 
     restarts: int
+    start: str = ""
     started: AttemptStarted
     ended: AttemptEnded | None = None
     stopping: bool = False
@@ -68,14 +69,14 @@ class Memory:
     """Read once, then written through. Raises `Unavailable` naming a file that cannot be read or written."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._jobs: dict[str, JobMemory] | None = None
         self._nodes: NodeMemory | None = None
 
     def jobs(self) -> dict[str, JobMemory]:
         """By the job's name in Medevac."""
         if self._jobs is None:
-            files = sorted((self._folder / "jobs").glob("*.json"))
+            files = sorted((self.folder / "jobs").glob("*.json"))
             found = (_load(path, JobMemory) for path in files)
             self._jobs = {job.name: job for job in found if job is not None}
         return self._jobs
@@ -83,21 +84,21 @@ class Memory:
     def save(self, job: JobMemory) -> None:
         jobs = self.jobs()
         if jobs.get(job.name) != job:
-            _save(self._folder / "jobs" / f"{job.name}.json", job)
+            _save(self.folder / "jobs" / f"{job.name}.json", job)
             jobs[job.name] = job
 
     def nodes(self) -> NodeMemory:
         if self._nodes is None:
-            self._nodes = _load(self._folder / "nodes.json", NodeMemory)
+            self._nodes = _load(self.folder / "nodes.json", NodeMemory)
         if self._nodes is None:
             self._nodes = NodeMemory(since=time.time())
-            _save(self._folder / "nodes.json", self._nodes)
+            _save(self.folder / "nodes.json", self._nodes)
         return self._nodes
 
     def node_order_done(self, action: str) -> None:
         now = self.nodes()
         self._nodes = msgspec.structs.replace(now, done=(*now.done, action)[-REMEMBERED:])
-        _save(self._folder / "nodes.json", self._nodes)
+        _save(self.folder / "nodes.json", self._nodes)
 
 
 def _load(path: Path, kind: type[T]) -> T | None:

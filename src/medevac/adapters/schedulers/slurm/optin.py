@@ -18,6 +18,8 @@ def said(comment: str) -> tuple[dict[str, object] | None, tuple[str, ...]]:
 
     Unknown keys and values of the wrong kind are left out: a spelling mistake must not cost a job its recovery.
     """
+    if '"medevac"' not in comment:
+        return None, ()
     try:
         found = json.loads(comment)
     except ValueError:

@@ -121,7 +121,7 @@ def records(text: str, first: str) -> Iterator[str]:
     """
     begins = f"{first}="
     lines: list[str] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith(begins) and lines:
             yield " ".join(lines)
             lines = []
@@ -138,8 +138,8 @@ def _pattern(key: str) -> re.Pattern[str]:
 _NODE = {
     key: _pattern(key) for key in ("NodeName", "State", "Gres", "Partitions", "Weight", "AvailableFeatures", "Features")
 }
-_AFTER_REASON = "Comment|Extra|ResumeAfterTime|Reservation\\w*|InstanceId|InstanceType|Topology"
-_REASON = re.compile(rf"\sReason=(.*?)(?: \[([^\]@\s]*)@([^\]]*)\])?(?=$|\s+(?:{_AFTER_REASON})=)")
+_SIGNED_REASON = re.compile(r"\sReason=(.*) \[([^\]@\s]*)@(\d{4}-[^\]]*)\]")
+_REASON = re.compile(r"\sReason=(.*?)()()(?=$|\s+(?:Comment|Extra|ResumeAfterTime)=)")
 _STATE_MARKS = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -159,6 +159,10 @@ def _get(record: str, key: str) -> str:
     return _word(found[1]) if found else ""
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
 def nodes(text: str) -> tuple[SlurmNode, ...]:
     """`scontrol [-o] show node`."""
     found = tuple(_node(record) for record in records(text, "NodeName"))
@@ -168,17 +172,17 @@ def nodes(text: str) -> tuple[SlurmNode, ...]:
 
 
 def _node(record: str) -> SlurmNode:
-    reason = _REASON.search(record) if "Reason=" in record else None
+    reason = (_SIGNED_REASON.search(record) or _REASON.search(record)) if "Reason=" in record else None
     return SlurmNode(
         name=_get(record, "NodeName"),
         states=states(_get(record, "State")),
         gres=_get(record, "Gres"),
-        partitions=tuple(_get(record, "Partitions").split(",")) if _get(record, "Partitions") else (),
+        partitions=_words(_get(record, "Partitions")),
         weight=int(_get(record, "Weight") or 1),
-        features=tuple((_get(record, "AvailableFeatures") or _get(record, "Features")).split(",")),
+        features=_words(_get(record, "AvailableFeatures") or _get(record, "Features")),
         reason=reason[1].strip() if reason else "",
-        reason_by=(reason[2] or "") if reason else "",
-        reason_at=(reason[3] or "") if reason else "",
+        reason_by=reason[2] if reason else "",
+        reason_at=reason[3] if reason else "",
     )
 
 
@@ -205,7 +209,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
 def racks(text: str) -> dict[str, str]:
     """Node -> the lowest switch above it, of `scontrol show topology` (empty where the site has no such plugin)."""
     found: dict[str, tuple[int, str]] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         words = {key: value for key, _, value in (word.partition("=") for word in line.split())}
         if "SwitchName" not in words:
             continue
@@ -218,7 +222,7 @@ def racks(text: str) -> dict[str, str]:
 
 def config(text: str) -> dict[str, str]:
     """`scontrol show config`."""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
+    pairs = (line.partition("=") for line in text.split("\n") if "=" in line)
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 

@@ -41,13 +41,13 @@ class Starts:
         if run:
             return run.started
         await self._check(job, memory, action)
-        memory = replace(memory, resume={**memory.resume, action.attempt: action.resume_from})
+        memory, excluded = await self._exclusions(job, memory, action)
         self._point(job, memory, action)
         if watching.finished(job):
             await self._run("scontrol", "requeue", job.id)
             job = await self._slurm.wait_for(await self._now(job), lambda now: now.state in WAITS, 10.0)
-        memory = await self._exclude(job, memory, action)
         self._slurm.memory.save(memory)
+        await self._run("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={join(excluded)}")
         await self._let_go(job, memory)
         return await self._started(job, action)
 
@@ -79,24 +79,23 @@ class Starts:
         }
         pointers.write(Path(self._slurm.site.pointers), job.number, told)
 
-    async def _exclude(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> JobMemory:
-        """The user's own exclusions, and ours that have not expired."""
+    async def _exclusions(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> tuple[JobMemory, set[str]]:
+        """The user's own exclusions, and ours that have not expired. Raises `Refused` where too little is left."""
         now = time.time()
-        known = set(await self._slurm.look.known_nodes())
         fresh = {node: at for node, at in memory.excluded.items() if now - at < self._slurm.site.exclude_for_s}
         ours = {**fresh, **dict.fromkeys(_left(memory, action), now)}
         standing = set((await self._slurm.look.detail(job)).excluded)
-        wanted = (standing - set(memory.excluded)) | set(ours)
-        await self._enough(job, wanted & known)
-        await self._run("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={join(wanted)}")
-        return replace(memory, excluded=ours)
+        excluded = (standing - set(memory.excluded)) | set(ours)
+        await self._enough(job, excluded)
+        resume = {**memory.resume, action.attempt: action.resume_from}
+        return replace(memory, excluded=ours, resume=resume), excluded
 
     async def _enough(self, job: SlurmJob, excluded: set[str]) -> None:
         nodes = (await self._slurm.look.nodes()).values()
         left = [node for node in nodes if node.usable and node.name not in excluded and _in(node.partitions, job)]
         if len(left) < job.node_count:
             raise Refused(
-                f"job {job.id} needs {job.node_count} nodes, {len(left)} are in service for it in {job.partition}"
+                f"job {job.id} needs {job.node_count} nodes; {len(left)} are in service for it in {job.partition}"
             )
 
     async def _let_go(self, job: SlurmJob, memory: JobMemory) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from medevac.adapters.schedulers.slurm import watching
 from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, with_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory
-from medevac.adapters.schedulers.slurm.values import WAITS, SlurmJob
+from medevac.adapters.schedulers.slurm.values import RUNS, WAITS, SlurmJob
 from medevac.core.actions import FinishJob, HoldJob, StopAttempt
 from medevac.core.events import AttemptEnded
 from medevac.ports.errors import OutcomeUnknown, Refused, Unsupported
@@ -38,15 +38,17 @@ class Stops:
             return run.ended if run else None
         if not job.requeue or not job.batch:
             raise Unsupported(f"job {job.id} may not be requeued (--no-requeue, or not a batch job): it is not stopped")
+        try:
+            await self._mark(job, action.cause or action.id, "recovery", "stop")
+        except Refused:
+            if (await self._now(job)).state in RUNS:
+                raise
+            return await self._over(job, action)  # it is ending by itself: that end is told
         self._slurm.memory.save(memory.with_run(replace(run, stopping=True)))
         await self._end(job, action)
         return await self._over(job, action)
 
     async def _end(self, job: SlurmJob, action: StopAttempt) -> None:
-        try:
-            await self._mark(job, action.cause or action.id, "recovery", "stop")
-        except Refused:
-            return  # it is ending by itself: that end is told
         if action.grace_s <= 0:
             await self._kill(job)
         await self._run("scontrol", "requeuehold", job.id)

@@ -45,14 +45,19 @@ def began(job: SlurmJob, memory: JobMemory) -> bool:
     """A run that is not known yet has its processes, or had them."""
     if job.state not in RUNS and not (finished(job) and job.nodes):
         return False
-    return not memory.runs or memory.runs[-1].restarts != job.restarts
+    return not memory.runs or not _is(job, memory.runs[-1])
 
 
 def over(job: SlurmJob, memory: JobMemory) -> bool:
     """The last known run has ended."""
     if not memory.runs or memory.runs[-1].ended or job.state in BETWEEN:
         return False
-    return finished(job) or job.restarts != memory.runs[-1].restarts or job.state in WAITS
+    return finished(job) or job.state in WAITS or not _is(job, memory.runs[-1])
+
+
+def _is(job: SlurmJob, run: Run) -> bool:
+    """A slurmctld that lost its last seconds runs a job again without counting it."""
+    return (job.restarts, job.start) == (run.restarts, run.start)
 
 
 def with_start(
@@ -79,14 +84,44 @@ def with_start(
         ranks=ranks,
         resume_from=memory.resume.get(number),
     )
-    return replace(memory, submitted=submitted).with_run(Run(restarts=job.restarts, started=started))
+    return replace(memory, submitted=submitted).with_run(Run(restarts=job.restarts, start=job.start, started=started))
+
+
+def with_loss(memory: JobMemory, row: dict[str, str] | None, now: float) -> JobMemory:
+    """The memory of a job that slurmctld knows no more while its run had not ended: as the accounting tells its end
+    (`row` of sacct), else as lost. Nothing can requeue it.
+    """
+    run = memory.runs[-1]
+    attempt = run.started.attempt
+    code, signal = exit_status((row or {}).get("ExitCode", "1:0"))
+    state = (row or {}).get("State", "LOST").split(" ")[0]
+    good = state == "COMPLETED" and code == 0 and signal == 0
+    ended = AttemptEnded(
+        at=seconds((row or {}).get("End", "")) or now,
+        id=f"{memory.name}/{attempt}/ended",
+        source=SOURCE,
+        job=memory.name,
+        attempt=attempt,
+        code=0 if good else (128 + signal if signal else code or 1),
+        why="" if state in BY_ITSELF else state.lower().replace("_", "-"),
+    )
+    order = OrderGiven(
+        at=ended.at,
+        id=f"{memory.name}/{attempt}/lost",
+        source=SOURCE,
+        what="stop",
+        who="Slurm",
+        target=memory.name,
+        why="slurmctld knows the job no more",
+    )
+    return replace(memory, order=None if good else order).with_run(replace(run, ended=ended))
 
 
 def with_end(memory: JobMemory, job: SlurmJob, now: float) -> JobMemory:
     """The memory with the end of its last run."""
     run = memory.runs[-1]
     attempt = run.started.attempt
-    same = finished(job) and job.restarts == run.restarts
+    same = finished(job) and _is(job, run)
     code, why = _end(job, run, same=same)
     ended = AttemptEnded(
         at=(seconds(job.end) if same else None) or now,
