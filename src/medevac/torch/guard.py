@@ -1,0 +1,379 @@
+"""The training loop's companion: see `medevac.torch`."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from medevac.client import Client
+from medevac.core.events import Phase
+from medevac.core.seal import step_of
+from medevac.torch import lineage
+from medevac.torch.bridge import BAD, CHECKPOINT, DUE, STOP, Bridge, Told
+from medevac.torch.checkpoints import CheckpointManager
+from medevac.torch.ecc import CHILD, EccWatch
+from medevac.torch.links import Chain, Link, Reduce
+from medevac.torch.place import here
+from medevac.torch.readings import Readings
+from medevac.torch.spikes import Spikes
+from medevac.torch.state import Stateful
+from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, SUSPECT, TERMINATED, Stop
+
+log = logging.getLogger("medevac.torch")
+
+OnBad = Literal["roll-back", "skip", "stop"]
+DRAIN_SECONDS = 600.0
+SCALER_FLOOR = 1.0
+"""A scale that has to go below this has found something else than an overflow of its own making."""
+
+
+class Scaler(Protocol):
+    """What is asked of a GradScaler."""
+
+    def is_enabled(self) -> bool: ...
+
+    def get_scale(self) -> float: ...
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the training goes on: after `step` steps, from `path` (None: from nothing)."""
+
+    step: int = 0
+    path: Path | None = None
+
+
+class Guard:
+    """Watches one training; `resume`, `steps`, `backward_done`, `end_step` in that order.
+
+    `on_bad`: what follows a gradient that is not finite: go "roll-back" to the newest clean checkpoint, "skip" the
+    step, or "stop" with exit code 85. `hook`: your own communication hook, `hook(bucket) -> Future`. `links`: more
+    that looks at gradients on their way. `extra`: what else must come back with the state (a scheduler, a loader).
+    `seed`: have torch's generators begin each step from this, the step and the rank, so that a step that is done
+    again draws the same. `checkpoint_dir`: by default what Medevac says; without any nothing is saved. Other keywords
+    are `CheckpointManager`'s.
+    """
+
+    def __init__(  # noqa: PLR0913 - each has a default
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        checkpoint_dir: str | os.PathLike[str] | None = None,
+        scaler: Scaler | None = None,
+        extra: Mapping[str, Stateful] | None = None,
+        on_bad: OnBad = "roll-back",
+        max_roll_backs: int = 3,
+        hook: Reduce | None = None,
+        links: tuple[Link, ...] = (),
+        ecc_every: int = 100,
+        ecc_command: tuple[str, ...] = CHILD,
+        seed: int | None = None,
+        save_last: bool = True,
+        client: Client | None = None,
+        **saving: Any,
+    ) -> None:
+        if on_bad not in {"roll-back", "skip", "stop"}:
+            raise ValueError(f"on_bad is {on_bad!r}: give 'roll-back', 'skip' or 'stop'")
+        self.client = client or Client.from_env()
+        self.place = here()
+        self._model, self._optimizer, self._scaler = model, optimizer, scaler
+        self._on_bad, self._max_roll_backs = on_bad, max_roll_backs
+        self._seed, self._save_last = seed, save_last
+        folder = checkpoint_dir or os.environ.get("MEDEVAC_CHECKPOINT_DIR")
+        attempt = self.client.attempt or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        kept = {**(extra or {}), **({"scaler": scaler} if isinstance(scaler, torch.amp.GradScaler) else {})}
+        self.checkpoints = (
+            CheckpointManager(
+                folder, model, optimizer, extra=kept, job=self.client.job, attempt=attempt, place=self.place, **saving
+            )
+            if folder
+            else None
+        )
+        self._bridge = Bridge(self.place.rank, self.place.world, _device(model))
+        self._bridge.follows = hook is None
+        self._chain = Chain((self._bridge, *links))
+        self._ecc = EccWatch(self.place.gpu if ecc_every else "", ecc_command)
+        self._ecc_every = max(ecc_every, 1)
+        self._readings = Readings()
+        self._spikes = Spikes("loss"), Spikes("gradient norm")
+        self._step = self._next = 0
+        self._best = -1
+        self._began = 0.0
+        self._told = Told(words=())
+        self._restore = False
+        self._caught = False
+        self._rolled: list[tuple[int, int]] = []
+        self.client.heartbeat(0, "start")
+        if self.place.world > 1:
+            self._chain.attach(model, hook)
+
+    # --- beginning --------------------------------------------------------------------------------------------------
+
+    def resume(self) -> Resumed:
+        """Load the checkpoint that Medevac names; without Medevac the newest clean one. Its files are verified first.
+
+        On all ranks together. Raises `Stop` (86) when what Medevac named is not what was sealed.
+        """
+        self._say("load", 0)
+        if self.place.rank == 0 and self.checkpoints:
+            self.checkpoints.sweep()
+        while path := self._agreed(self._wanted):
+            assert self.checkpoints
+            problem = self.checkpoints.verify(path)
+            if not problem:
+                self._step = self._next = self.checkpoints.load(path)
+                break
+            self._doubt([step_of(path.name) or 0], "condemned", problem)
+            if self._ordered:
+                raise Stop(SUSPECT, f"{path} was to be loaded: {problem}")
+        self.client.resumed(self._step if path else None)
+        return Resumed(step=self._step, path=path)
+
+    @property
+    def _ordered(self) -> bool:
+        """Medevac says what to load, for this attempt's first start: a launcher's own restart is after that."""
+        return bool(self.client.job) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+
+    def _wanted(self) -> Path | None:
+        if self._ordered:
+            return self.client.resume_from
+        return self.checkpoints.newest_clean() if self.checkpoints else None
+
+    def _agreed(self, choose: Callable[[], Path | None]) -> Path | None:
+        """Rank 0's choice, on all ranks."""
+        chosen: list[Any] = [choose() if self.place.rank == 0 else None]
+        if self.place.world > 1:
+            dist.broadcast_object_list(chosen, src=0)
+        path: Path | None = chosen[0]
+        return path
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def steps(self, start: int, total: int) -> Iterator[int]:
+        """The steps to do, from `start` (0-based) up to `total`; after a roll-back it goes on from there."""
+        self._step = self._next = start
+        while self._next < total:
+            self._step = self._next
+            self._next = self._step + 1
+            self._begin()
+            yield self._step
+            if self._restore:
+                self._roll_back()
+        self._finish(total)
+
+    def _begin(self) -> None:
+        if self._seed is not None:
+            torch.manual_seed(((self._seed * 1_000_003 + self._step) * 65_537 + self.place.rank) % (1 << 63))
+        self._caught = False
+        if self._step % self._ecc_every == 0:
+            self._ecc.ask()
+        if self._ecc.look():
+            self._stop_for_ecc()
+        match self.client.request():
+            case "checkpoint":
+                self._bridge.say(CHECKPOINT)
+            case "stop":
+                self._bridge.say(STOP)
+            case "ecc-changed":
+                self._ecc.ask()
+        if self.place.rank == 0 and self.checkpoints and self.checkpoints.due(self._next):
+            self._bridge.say(DUE)
+        self._began = time.perf_counter()
+
+    def _stop_for_ecc(self) -> None:
+        """Before anything of this step can reach the others. What was saved since the last good reading is in doubt."""
+        why = f"{self.place}: {self._ecc.rose} uncorrected memory errors since the start"
+        if self.checkpoints:
+            since = self._ecc.sound_at
+            doubtful = [known.step for known in self._known() if known.seal.at >= since]
+            self._doubt(doubtful, "suspect", why, anyone=True)
+        log.error("%s; leaving, this GPU should be isolated", why)
+        raise Stop(HARDWARE, why)
+
+    def backward_done(self, *, grad_norm: float | torch.Tensor | None = None, want_norm: bool = True) -> bool:
+        """Between the backward pass and the optimizer step, on all ranks. True if the step may be taken as it is.
+
+        If not, there are no gradients left, and `optimizer.step()` changes nothing. `grad_norm`: the total norm where
+        the loop has it already (`clip_grad_norm_`), else it is read here, unless `want_norm` is False.
+        """
+        compute_s = None if self._bridge.ready_at is None else self._bridge.ready_at - self._began
+        given = grad_norm is not None
+        told = self._bridge.settle(
+            self._model.parameters(), want_norm=want_norm and not given, agree=self.place.world > 1
+        )
+        if given:
+            told = msgspec.structs.replace(told, norm=float(grad_norm), agreed=False)  # type: ignore[arg-type]
+        self._told = told
+        self._readings.compute_s = compute_s
+        self._readings.norm = told.norm if self._scaler is None or given else None
+        bad = told.ranks(BAD)
+        if not bad and (told.norm is None or math.isfinite(told.norm)):
+            return True
+        if self._of_the_scaler():
+            return True
+        self._caught = True
+        self._not_finite(bad)
+        return False
+
+    def _of_the_scaler(self) -> bool:
+        """A GradScaler looks for the largest scale that does not overflow: it skips such a step by itself."""
+        scaler = self._scaler
+        return scaler is not None and scaler.is_enabled() and scaler.get_scale() > SCALER_FLOOR
+
+    def _not_finite(self, bad: tuple[int, ...]) -> None:
+        if not bad and self.place.world == 1:
+            bad = (0,)
+        who = f"rank {', '.join(map(str, bad))}" if bad else "no rank by itself (the sum overflowed, or was spoilt)"
+        why = f"gradients of step {self._step} are not finite: {who}"
+        if self.place.rank in (bad or (0,)):
+            log.error("%s%s", why, f"; {self.place}" if self.place.rank in bad else "")
+        self._drop_gradients()
+        alone = not bad and not self._told.agreed  # seen after the reduction, maybe by this rank only
+        if self._on_bad == "stop" or alone or (self._on_bad == "roll-back" and not self._may_roll_back()):
+            if self.place.rank in bad or not bad:
+                self.client.heartbeat(self._next, loss=math.nan)
+            raise Stop(ROLL_BACK, why)
+        self._restore = self._on_bad == "roll-back"
+
+    def _may_roll_back(self) -> bool:
+        return self.checkpoints is not None and len(self._rolled) < self._max_roll_backs
+
+    def _drop_gradients(self) -> None:
+        """None, so that the optimizer does nothing. A GradScaler insists on gradients: it gets ones that it skips."""
+        for parameter in self._model.parameters():
+            if self._scaler is None or not self._scaler.is_enabled():
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad.fill_(math.inf)
+
+    def end_step(self, *, loss: float | torch.Tensor | None = None) -> None:
+        """After the optimizer step, on all ranks: the heartbeat, and the checkpoint if one is due or asked for."""
+        done = self._next
+        self._readings.put_loss(loss)
+        if not self._caught:
+            self._tell(done)
+            self._warn(done)
+        if self._told.ranks(STOP):
+            raise Stop(TERMINATED, "asked to stop")
+        asked = bool(self._told.ranks(CHECKPOINT))
+        if self._restore or not (asked or (self._told.ranks(DUE) and not self._caught)):
+            return
+        if self._caught:
+            raise Stop(DRAINED, "asked to leave; the last step was not taken, and nothing new is to be saved")
+        self._save(done, wait=asked)
+        if asked:
+            raise Stop(DRAINED, f"asked for a checkpoint and to leave: step {done}")
+
+    def _tell(self, done: int) -> None:
+        """A step that is done again after a roll-back is loading: no progress is expected of it."""
+        readings = self._readings
+        phase: Phase = "step" if done > self._best else "load"
+        self._best = max(self._best, done)
+        self.client.heartbeat(done, phase, loss=readings.loss, grad_norm=readings.norm, compute_s=readings.compute_s)
+
+    def _warn(self, done: int) -> None:
+        for spikes, value in zip(self._spikes, (self._readings.loss, self._readings.norm), strict=True):
+            if value is not None and (told := spikes.look(value)):
+                log.warning("step %d: %s, 3 times the usual or far outside of it (%s)", done, told, self.place)
+
+    def _save(self, step: int, *, wait: bool) -> None:
+        if self.checkpoints is None:
+            return
+        self._say("save", step)
+        self.checkpoints.save(step, ecc=self._counts())
+        if wait and not self.checkpoints.wait(DRAIN_SECONDS):
+            log.error("checkpoint of step %d is not on disk: %s", step, self.checkpoints.failed.get(step, "too slow"))
+
+    def _counts(self) -> list[int | None]:
+        """Each rank's count of uncorrected errors, for the seal. Where no GPU is watched nothing is sent."""
+        if not self.place.gpu or self.place.world == 1 or not torch.cuda.is_available():
+            return [self._ecc.count] if self.place.world == 1 else []
+        counts: list[Any] = [None] * self.place.world
+        dist.all_gather_object(counts, self._ecc.count)
+        return counts
+
+    # --- going back -------------------------------------------------------------------------------------------------
+
+    def _roll_back(self) -> None:
+        """Put the newest clean checkpoint back in place, and let `steps` go on from it. On all ranks together."""
+        assert self.checkpoints
+        self._restore = False
+        bad_step = self._step
+        self._say("load", bad_step)
+        self.checkpoints.wait()
+        self._judge_newest(bad_step)
+        while True:
+            path = self._agreed(lambda: self.checkpoints.newest_clean(bad_step + 1) if self.checkpoints else None)
+            if path is None:
+                self.client.heartbeat(bad_step + 1, loss=math.nan)
+                raise Stop(ROLL_BACK, f"step {bad_step} is not finite, and there is no clean checkpoint to go back to")
+            problem = self.checkpoints.verify(path)
+            if not problem:
+                break
+            self._doubt([step_of(path.name) or 0], "condemned", problem)
+        self._next = self.checkpoints.load(path)
+        self._rolled.append((bad_step, self._next))
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        if self.place.rank == 0:
+            log.error("rolled back from step %d to the checkpoint of step %d", bad_step, self._next)
+
+    def _judge_newest(self, bad_step: int) -> None:
+        """A checkpoint that has led to this step twice is in doubt, and so is one of a state that is not finite."""
+        assert self.checkpoints
+        finite: list[Any] = [self.checkpoints.state.finite()] * self.place.world
+        if self.place.world > 1:
+            dist.all_gather_object(finite, finite[0])
+        if not all(finite):
+            ranks = ", ".join(str(rank) for rank, ok in enumerate(finite) if not ok)
+            newer = [known.step for known in self._known() if known.step >= bad_step]
+            self._doubt(newer, "condemned", f"the state of rank {ranks} was not finite at step {bad_step}")
+        elif self._rolled and self._rolled[-1][0] == bad_step:
+            self._doubt([self._rolled[-1][1]], "suspect", f"step {bad_step} was not finite again after it")
+
+    def _known(self) -> list[lineage.Known]:
+        with suppress(OSError):
+            return lineage.survey(self.checkpoints.folder) if self.checkpoints else []
+        return []
+
+    def _doubt(
+        self, steps: list[int], state: Literal["suspect", "condemned"], why: str, *, anyone: bool = False
+    ) -> None:
+        """Write a verdict: rank 0 for all, or whoever knows."""
+        if self.checkpoints and steps and (anyone or self.place.rank == 0):
+            with suppress(OSError):
+                lineage.judge(self.checkpoints.folder, steps, state, why)
+            log.error("checkpoint of step %s is %s: %s", ", ".join(map(str, steps)), state, why)
+        if self.place.world > 1 and not anyone:
+            dist.barrier()
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def _finish(self, total: int) -> None:
+        if self._save_last and self.checkpoints and self.checkpoints.parent != total and not self._caught:
+            self._save(total, wait=False)
+        self.close()
+        self.client.heartbeat(total, "end")
+
+    def close(self) -> None:
+        """Finish what is being saved and end the processes of this guard. `steps` does it at its end."""
+        if self.checkpoints:
+            self.checkpoints.close()
+        self._ecc.close()
+
+    def _say(self, phase: Phase, step: int) -> None:
+        self.client.heartbeat(step, phase)
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
