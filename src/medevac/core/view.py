@@ -230,7 +230,7 @@ class View(Struct, frozen=True, kw_only=True):
     def _without_held(self, wanted: Callable[[Held], bool]) -> View:
         """Take out what may be tried again now; deciding finds it in `retried`."""
         due = {key: held for key, held in ordered(self.held) if wanted(held)}
-        out = dict(sorted(due.items(), key=lambda item: item[1].trigger.machine == "job"))
+        out = dict(sorted(due.items(), key=lambda item: _turn(item[1].trigger)))
         if not out:
             return self
         kept = Map({key: held for key, held in self.held.items() if key not in out})
@@ -245,7 +245,7 @@ class View(Struct, frozen=True, kw_only=True):
 
     def _with_move(self, moved: Moved, at: float) -> View:
         who, on = moved.trigger.who, moved.trigger.on
-        kept = {key: held for key, held in self.held.items() if held.trigger != moved.trigger}
+        kept = {key: held for key, held in self.held.items() if not _settles(moved.trigger, held.trigger)}
         view = self if len(kept) == len(self.held) else replace(self, held=Map(kept))
         if moved.trigger.machine == "job":
             return view._with_job(who, _moved(view.jobs[who], moved, at))
@@ -281,6 +281,21 @@ class View(Struct, frozen=True, kw_only=True):
                 return view._with_job(action.job, replace(job, checkpoints=job.checkpoints.set(action.step, known)))
             case _:
                 return view
+
+
+def _turn(trigger: Trigger) -> int:
+    """In which order what was held back is tried again: devices, then what a person ordered, then the rest."""
+    if trigger.machine == "device":
+        return 0
+    return 1 if trigger.on.startswith("order-") else 2
+
+
+def _settles(moved: Trigger, held: Trigger) -> bool:
+    """Whether a step leaves nothing of what was held back: the same, or meant for a state that its job has left."""
+    if held == moved:
+        return True
+    same_job = held.machine == moved.machine == "job" and held.who == moved.who
+    return same_job and held.on != "judged" and not held.on.startswith("order-")
 
 
 def _moved(job: Job, moved: Moved, at: float) -> Job:

@@ -168,3 +168,26 @@ def test_what_touches_the_world() -> None:
     assert touches(StopAttempt(id="s", job="job", attempt=1))
     assert touches(JudgeCheckpoint(id="s", job="job", step=1, state="clean"))
     assert not touches(Page(id="s", level="info", text="x"))
+
+
+def test_a_stop_that_was_held_is_not_for_the_next_attempt() -> None:
+    told = running(Told(DEMO))
+    told.tell(ev.OrderGiven(at=5.0, what="pause", who="alex"))
+    told.tell(xid(79, "g00", 10.0))
+    told.tell(ev.AttemptEnded(at=11.0, job="job", attempt=1, code=1))
+    told.tell(ev.TimePassed(at=told.view.deadline() or 0.0))
+    decision = told.tell(ev.OrderGiven(at=30.0, what="resume", who="alex"))
+    assert "StartAttempt" in kinds(decision.actions)
+    assert "StopAttempt" not in kinds(decision.actions)
+    assert told.view.jobs["job"].state == "starting"
+    assert not told.view.held
+
+
+def test_a_persons_stop_comes_before_the_start_that_was_held_with_it() -> None:
+    told = running(Told(DEMO))
+    told.tell(ev.OrderGiven(at=5.0, what="pause", who="alex"), ev.AttemptEnded(at=11.0, job="job", attempt=1, code=1))
+    told.tell(ev.TimePassed(at=told.view.deadline() or 0.0))
+    told.tell(ev.OrderGiven(at=20.0, what="stop", who="alex", target="job"))
+    decision = told.tell(ev.OrderGiven(at=30.0, what="resume", who="alex"))
+    assert "StartAttempt" not in kinds(decision.actions)
+    assert told.view.jobs["job"].state == "ended"
