@@ -1,7 +1,7 @@
 """How often is `medevac diagnose` right? Confusion matrix, precision, coverage, calibration, baselines, speed.
 
 `python benchmarks/diagnosis.py [--cases FILE.jsonl] [--split held] [--speed MB]`. A case is one JSON object a line:
-`lines`, `class`, `symptom`, and where known `suspect` and `also` (classes that can be defended as well), `kernel_lines`.
+`lines`, `class`, `symptom`, and where known `suspect`, `kernel_lines` and `also` (classes that can be defended too).
 A suspect of null says that nobody should be named; a part of it that is null is not asserted.
 
 `--split blind` takes the cases of an author who had not seen the rules, `blind-read` the half of them (by a hash of the
@@ -65,7 +65,7 @@ class Labelled(msgspec.Struct, frozen=True):
 
 
 def read_cases(path: Path, split: str | None) -> list[Labelled]:
-    """The cases of a file, or of one split of it. Rows may use the second names of the fields (`expected_class` ...)."""
+    """The cases of a file, or of one split of it. Rows may use other names (`expected_class`)."""
     rows = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
     return [_labelled(row) for row in rows if split is None or row.get("split", blind_half(row)) == split]
 

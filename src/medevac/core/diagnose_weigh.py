@@ -18,7 +18,9 @@ Clues: TypeAlias = tuple[Clue, ...]
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 ENDS = frozenset({"elastic-restart", "in-job-restart", "child-failed", "srun-exit", "slurm-cancelled"})
 """Lines that end an attempt, or the worker group of one."""
-MEMORY_FAULTS = frozenset({"cuda-ecc", "xid-hardware", "row-remap-failed", "kernel-memory-fault"})
+MEMORY_FAULTS = frozenset(
+    {"cuda-ecc", "xid-hardware", "row-remap-failed", "kernel-memory-fault", "megatron-persistent"}
+)
 
 
 def refine(case: Case) -> Clues:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from medevac.core.diagnose_case import Cause, Clue
+from medevac.core.diagnose_case import Cause, Clue, Symptom
 from medevac.core.events import FaultSeen
 from medevac.decode.annotate import Annotation, Annotator
 from medevac.decode.context import Context
@@ -26,6 +26,7 @@ BY_KIND: dict[str, tuple[Cause, int]] = {
     "fabric_manager": ("system-software", 84),
     "peermem": ("system-software", 72),
 }
+SYMPTOMS: dict[str, Symptom] = {"nfs": "hang", "hung_task": "hang", "soft_lockup": "hang", "thermal": "slow"}
 
 
 def kernel_clues(
@@ -72,6 +73,7 @@ def _clue(file: str, line: int, fault: FaultSeen, reading: Annotation) -> Clue |
     return Clue(
         signature="kernel-memory-fault" if memory else f"kernel-{fault.kind}{code}",
         role="root" if cause else "symptom",
+        symptom=SYMPTOMS.get(fault.kind, "crash"),
         names="gpu" if fault.pci else "node",
         cause=cause,
         weight=weight,
@@ -88,6 +90,8 @@ def _weight(fault: FaultSeen, reading: Annotation) -> tuple[Cause | None, int]:
     """What the fact alone is evidence of. A GPU's own fault decides; what the application can cause does not."""
     if fault.kind in BY_KIND and reading.severity != "info":
         return BY_KIND[fault.kind]
+    if fault.kind == "panic" and "machine check" in fault.raw.lower():
+        return "hardware", 92
     if reading.blame not in ("gpu", "link", "node"):
         return None, 0
     return ("hardware", 95) if reading.severity == "critical" else (None, 0)

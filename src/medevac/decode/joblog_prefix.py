@@ -61,7 +61,8 @@ def speaker(line: str) -> Speaker:
             break
         at = match.end()
         found = said["torch"] or said["mpi"] or said["horovod"] or said["srun"]
-        rank = rank if rank is not None or found is None else int(found)
+        if found is not None and (rank is None or said["torch"]):  # srun counts tasks, which may be whole nodes
+            rank = int(found)
         local = local if local is not None or said["local"] is None else int(said["local"])
         node = node or host
     text = line[at:].lstrip()
