@@ -23,6 +23,7 @@ import psutil
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "scontrol", "squeue", "sinfo", "munged")
 START_S = 60.0
+TASK_PROLOG = Path(__file__).parents[3] / "deploy" / "slurm" / "task-prolog"
 
 # A daemon does not outlive the tests, however those end.
 LIVES_NO_LONGER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
@@ -131,11 +132,17 @@ class Cluster:
         self.kill_wait = kill_wait
         self.accounting = accounting
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+        self._name = f"test{os.getpid()}x{'a' if accounting else 'b'}"
         self._ports = free_ports(nodes + 3)
 
     @property
     def conf(self) -> Path:
         return self.folder / "slurm.conf"
+
+    @property
+    def pointers(self) -> Path:
+        """Where the TaskProlog looks."""
+        return self.folder / "pointers"
 
     @property
     def env(self) -> dict[str, str]:
@@ -284,14 +291,14 @@ class Cluster:
         (self.folder / "munge").chmod(0o755)
         accounting = (
             f"AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageHost=localhost\n"
-            f"AccountingStoragePort={self._ports[-2]}\nAccountingStoreFlags=job_comment\nJobAcctGatherType=jobacct_gather/linux"
+            f"AccountingStoragePort={self._ports[-2]}\nAccountingStoragePass={self.folder}/munge/socket\nAccountingStoreFlags=job_comment\nJobAcctGatherType=jobacct_gather/linux"
             if self.accounting
             else ""
         )
         host = socket.gethostname().split(".")[0]
         lines = [
             CONF.format(
-                name=f"test{os.getpid()}",
+                name=self._name,
                 host=host,
                 port=self._ports[-1],
                 user=getpass.getuser(),
@@ -322,7 +329,7 @@ class Cluster:
             "SwitchName=spine Switches=rack[0-1]\n"
         )
         prolog = self.folder / "task_prolog"
-        prolog.write_text("#!/bin/sh\nexit 0\n")
+        prolog.write_text(f"#!/bin/sh\nMEDEVAC_POINTERS={self.pointers} exec {TASK_PROLOG}\n")
         prolog.chmod(0o755)
 
     def _munge(self) -> None:
@@ -353,8 +360,9 @@ class Cluster:
         )
         init = self.folder / "init.sql"
         init.write_text(
-            "CREATE DATABASE IF NOT EXISTS slurm_acct; CREATE USER IF NOT EXISTS slurm@'%' IDENTIFIED BY 'slurm';"
-            "GRANT ALL ON slurm_acct.* TO slurm@'%';\n"
+            "CREATE DATABASE IF NOT EXISTS slurm_acct;\n"
+            "CREATE USER IF NOT EXISTS slurm@'127.0.0.1' IDENTIFIED BY 'slurm';\n"
+            "GRANT ALL ON slurm_acct.* TO slurm@'127.0.0.1';\n"
         )
         self._daemon(
             "mariadbd", "--no-defaults", f"--datadir={data}", f"--socket={data}/socket", f"--port={port}",
@@ -367,7 +375,7 @@ class Cluster:
         until(lambda: _listens(port), "mariadbd listens")
         self._daemon("slurmdbd", "-D")
         until(lambda: _listens(self._ports[-2]), "slurmdbd listens")
-        self.call("sacctmgr", "-i", "add", "cluster", f"test{os.getpid()}", check=False)
+        self.call("sacctmgr", "-i", "add", "cluster", self._name, check=False)
 
     def _daemon(self, name: str, *args: str, key: str = "") -> None:
         path = program(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -108,6 +109,25 @@ async def test_a_crashed_job_runs_on_other_nodes_and_keeps_the_users_exclusions(
     assert set(slurm.job(number)["ExcNodeList"].replace("[", "").replace("]", "").split(",")) == {left, "node3"}
     assert again.resume_from == 40
     assert "MEDEVAC_ATTEMPT=2" in (tmp_path / "pointers" / str(number)).read_text()
+
+
+async def test_the_prolog_tells_the_next_attempt_what_to_load(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    scheduler.site = msgspec.structs.replace(scheduler.site, pointers=str(slurm.pointers))
+    script = f"""
+        echo "batch $MEDEVAC_RESUME_FROM" >> {tmp_path}/told
+        srun -n1 sh -c 'echo "step $MEDEVAC_ATTEMPT $MEDEVAC_RESUME_FROM" >> {tmp_path}/told'
+        sleep 1; exit 1"""
+    comment = json.dumps({"medevac": {"checkpoint_dir": "/shared/run 1"}})
+    number = slurm.submit(script, f"--comment={comment}")
+    name = f"slurm-{number}"
+    await seen(scheduler, is_end(1))
+    await scheduler.start(go(name, 2, "node0", resume_from=40))
+    await seen(scheduler, is_end(2))
+    first, *later = sorted((tmp_path / "told").read_text().splitlines())
+    assert first == "batch "
+    assert later == ["batch /shared/run 1/step_00000040", "step  ", "step 2 /shared/run 1/step_00000040"]
 
 
 async def test_a_stop_is_quick_where_sigterm_is_trapped(slurm: Cluster, scheduler: SlurmScheduler) -> None:
