@@ -81,6 +81,7 @@ SCENARIOS: dict[str, Callable[[Run], None]] = {
     "scheduler.request_checkpoint": soft,
     "scheduler.hold": doubtful,
     "scheduler.release": doubtful,
+    "scheduler.finish": hard,
     "checkpoints.verify": hard,
     "checkpoints.judge": doubtful,
     "checkpoints.point": hard,

@@ -53,6 +53,12 @@ COMMANDS = (
     Command("policy", "medevac.cli.policy:app", "Check a policy, or show one with all that it extends."),
     Command("topology", "medevac.cli.policy:topology", "Check a topology file."),
     Command("trace", "medevac.cli.trace:trace", "Say who holds a stalled collective up, by NCCL flight recorders."),
+    Command("controller", "medevac.cli.controller:controller", "Look after a cluster's jobs and nodes, as a service."),
+    Command("watchdog", "medevac.cli.watchdog:watchdog", "Release jobs that Medevac holds for too long."),
+    Command("node-check", "medevac.cli.node_check:node_check", "Say whether this node may take work (Prolog, Epilog)."),
+    Command("slurm", "medevac.cli.slurm:app", "Check how a Slurm job is looked after."),
+    Command("drill", "medevac.cli.drill:app", "Inject a fault on the playground."),
+    Command("config", "medevac.cli.config:app", "Write or check the configuration of the services."),
     Command("completion", "medevac.cli.completion:completion", "Print the completion script of a shell."),
 )
 

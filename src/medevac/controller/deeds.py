@@ -61,7 +61,7 @@ class Deeds:
             case Page():
                 await self._notifier.page(action)
             case FinishJob():
-                pass  # it says what the job ended with; nothing in the world is to change
+                await self._scheduler.finish(action)
             case _:
                 await self._order(action)
         return ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from medevac.adapters.schedulers.local.files import Attempt
 from medevac.adapters.sources.output import Parser, Printed
 from medevac.core.events import AnyEvent, OutputRead, StepReported
-from medevac.decode.joblog_case import build_case, read_log
+from medevac.decode.joblog_case import LogRead, build_case, read_log
 from medevac.decode.progress_lines import Progress, ProgressReader, phase_of
 
 TAIL = 4 << 20
@@ -72,16 +72,23 @@ def _read(attempt: Attempt, job: str, number: int, regex: str | None) -> OutputR
     for rank in sorted(nodes):
         path = attempt.log(rank)
         if path.is_file():
-            logs.append((rank, read_log(f"rank{rank}.log", _tail(path), regex=regex)))
+            logs.append((rank, read_log(f"rank{rank}.log", last_bytes(path), regex=regex)))
+    return told(logs, job, number, nodes, ended.at if ended else 0.0)
+
+
+def told(
+    logs: Sequence[tuple[int | None, LogRead]], job: str, number: int, nodes: Mapping[int, str], at: float
+) -> OutputRead:
+    """The logs of an ended attempt as an event: each rank's own, or (None) one of all. `nodes`: where ranks ran."""
     case = build_case([log for _, log in logs])
-    own = {f"rank{rank}.log": rank for rank, _ in logs}
+    own = {log.file: rank for rank, log in logs}
     clues = []
     for clue in case.clues[:MOST_CLUES]:
         speaker = own.get(clue.file) if clue.rank is None and len(logs) > 1 else clue.rank
         node = clue.node or ("" if speaker is None else nodes.get(speaker, ""))
         clues.append(msgspec.structs.replace(clue, rank=speaker, node=node, text=clue.text[:MOST_CHARACTERS]))
     return OutputRead(
-        at=ended.at if ended else 0.0,
+        at=at,
         id=f"{job}/{number}/output",
         source="output",
         job=job,
@@ -91,11 +98,12 @@ def _read(attempt: Attempt, job: str, number: int, regex: str | None) -> OutputR
     )
 
 
-def _tail(path: Path) -> Iterator[bytes]:
+def last_bytes(path: Path, start: int = 0) -> Iterator[bytes]:
+    """The end of a file, from `start` on, at most `TAIL` bytes; nothing of one that cannot be read."""
     try:
         with path.open("rb") as stream:
             size = stream.seek(0, 2)
-            stream.seek(max(size - TAIL, 0))
+            stream.seek(max(size - TAIL, start))
             while block := stream.read(1 << 20):
                 yield block
     except OSError:

@@ -75,9 +75,12 @@ class Ports(Protocol):
 
 
 class Runtime:
-    """Runs until every job is over or waits for a person. `restore` comes first."""
+    """Runs until every job is over or waits for a person; a service (`endless`) until it is cancelled. `restore` comes
+    first.
+    """
 
-    def __init__(self, ports: Ports, policy: Policy) -> None:
+    def __init__(self, ports: Ports, policy: Policy, *, endless: bool = False) -> None:
+        self._endless = endless
         self._ports = ports
         self._heard: dict[str, list[asyncio.Task[None]]] = {}
         self._let_go: set[str] = set()
@@ -103,7 +106,7 @@ class Runtime:
                 self.performer.put(action, again=True)
             running = [tasks.create_task(work) for work in (*self._works(), *beside)]
             running += [self._listen(tasks, source) for source in self._ports.sources()]
-            while not await self._over(tasks):
+            while not await self._over(tasks) or self._endless:
                 await self._ports.clock.sleep(OBSERVE_S)
             for task in (*running, *(task for heard in self._heard.values() for task in heard)):
                 task.cancel()

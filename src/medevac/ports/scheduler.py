@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from medevac.core.actions import GiveBack, HoldJob, Isolate, ReleaseJob, RequestCheckpoint, StartAttempt, StopAttempt
+from medevac.core.actions import (
+    FinishJob,
+    GiveBack,
+    HoldJob,
+    Isolate,
+    ReleaseJob,
+    RequestCheckpoint,
+    StartAttempt,
+    StopAttempt,
+)
 from medevac.core.events import AnyEvent, ClusterSeen
 
 
@@ -44,6 +53,10 @@ class Scheduler(Protocol):
     async def hold(self, action: HoldJob) -> None: ...
 
     async def release(self, action: ReleaseJob) -> None: ...
+
+    async def finish(self, action: FinishJob) -> None:
+        """No more attempt will be started: what our stop left waiting for one waits for a person from now on."""
+        ...
 
     async def holds(self) -> dict[str, str]:
         """Jobs held by us now -> purpose ("recovery" or "person")."""

@@ -23,7 +23,7 @@ When = Literal["before", "after"]
 T = TypeVar("T")
 
 MUTATING: dict[str, tuple[str, ...]] = {
-    "scheduler": ("isolate", "give_back", "start", "stop", "request_checkpoint", "hold", "release"),
+    "scheduler": ("isolate", "give_back", "start", "stop", "request_checkpoint", "hold", "release", "finish"),
     "checkpoints": ("verify", "judge", "point"),
     "store": ("append_events", "append_decision"),
     "notifier": ("page",),

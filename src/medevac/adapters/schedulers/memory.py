@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from medevac.adapters.schedulers.spec import JobSpec, check, submitted
-from medevac.core.actions import GiveBack, HoldJob, Isolate, ReleaseJob, RequestCheckpoint, StartAttempt, StopAttempt
+from medevac.core.actions import (
+    FinishJob,
+    GiveBack,
+    HoldJob,
+    Isolate,
+    ReleaseJob,
+    RequestCheckpoint,
+    StartAttempt,
+    StopAttempt,
+)
 from medevac.core.events import (
     AnyEvent,
     AttemptEnded,
@@ -148,6 +157,9 @@ class MemoryScheduler:
         self._job(action.job)
         if self._first_time(action.id):
             self.world.holds.pop(action.job, None)
+
+    async def finish(self, action: FinishJob) -> None:
+        """Nothing of a job is left here when its attempt is over."""
 
     async def holds(self) -> dict[str, str]:
         return dict(self.world.holds)

@@ -24,7 +24,16 @@ from medevac.adapters.schedulers.local.files import Attempt
 from medevac.adapters.schedulers.local.isolation import Holds, Isolation
 from medevac.adapters.schedulers.spec import JobSpec, check, submitted
 from medevac.adapters.topology import load_topology
-from medevac.core.actions import GiveBack, HoldJob, Isolate, ReleaseJob, RequestCheckpoint, StartAttempt, StopAttempt
+from medevac.core.actions import (
+    FinishJob,
+    GiveBack,
+    HoldJob,
+    Isolate,
+    ReleaseJob,
+    RequestCheckpoint,
+    StartAttempt,
+    StopAttempt,
+)
 from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, ClusterSeen, JobSubmitted, Node
 from medevac.ports.errors import Refused, Unavailable, Unsupported
 
@@ -117,6 +126,9 @@ class LocalScheduler:
 
     async def release(self, action: ReleaseJob) -> None:
         await _work(lambda: Holds(self._job(action.job)).change(action))
+
+    async def finish(self, action: FinishJob) -> None:
+        """Nothing of a job is left here when its attempt is over."""
 
     async def holds(self) -> dict[str, str]:
         return await _work(self._holds)

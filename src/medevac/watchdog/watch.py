@@ -1,0 +1,99 @@
+"""The watchdog: no job stays held by Medevac's hand when the controller takes too long, or is gone (DESIGN, law 7).
+
+It reads Slurm itself and needs no store. A hold is the controller's where our mark stands in AdminComment; a person's
+hold has none, and one of ours that waits for a person says so: both are left alone. What was written before the hold
+(excluded nodes, the pointer to the clean checkpoint) stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import structlog
+
+from medevac.adapters.lease import is_gone, read
+from medevac.adapters.schedulers.slurm.look import Look
+from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, without_mark
+from medevac.adapters.schedulers.slurm.values import WAITS, SlurmJob
+from medevac.ports.errors import PortError, Refused
+
+Run: TypeAlias = Callable[..., Awaitable[str]]
+Need: TypeAlias = Literal["", "release", "requeue"]
+log = structlog.get_logger(__name__)
+
+
+def controller_gone(lease: Path, now: float) -> bool:
+    """Nobody acts: the lease ran out, its process is dead, or the file is missing or unreadable."""
+    held = read(lease)
+    return held is None or held.expires <= now or (held.process is not None and is_gone(held.process))
+
+
+def needs(job: SlurmJob, now: float, limit_s: float, *, gone: bool) -> Need:
+    """What the watchdog owes a job. Pure.
+
+    `requeue`: the controller killed it to run it again, and died before it said so to Slurm.
+    """
+    mark = hold_mark(job.admin_comment)
+    if mark is None or mark.purpose != "recovery" or not (gone or now - mark.at > limit_s):
+        return ""
+    if job.state in WAITS:
+        return "release" if job.held and not mark.theirs else ""
+    return "requeue" if mark.by == "stop" and job.state == "FAILED" and job.requeue else ""
+
+
+class Watchdog:
+    """`lease` is the controller's file; `limit_s` how old a hold may become."""
+
+    def __init__(self, look: Look, run: Run, lease: Path, limit_s: float) -> None:
+        self._look = look
+        self._run = run
+        self._lease = lease
+        self._limit_s = limit_s
+
+    async def once(self) -> tuple[str, ...]:
+        """Look, and let go what is due; the jobs let go. Raises the errors of `ports.errors` where Slurm is away."""
+        now = time.time()
+        gone = controller_gone(self._lease, now)
+        freed = []
+        for job in await self._look.jobs(fresh=True):
+            need = needs(job, now, self._limit_s, gone=gone)
+            mark = hold_mark(job.admin_comment)
+            if need and mark and await self._let_go(job, mark, need):
+                why = "its controller is gone" if gone else f"the limit is {self._limit_s:g} s"
+                log.warning("let go", job=job.id, how=need, hold=mark.hold, age_s=round(now - mark.at, 1), why=why)
+                freed.append(job.id)
+        return tuple(freed)
+
+    async def forever(self, poll_s: float) -> None:
+        """Until it is cancelled; a Slurm that does not answer is asked again."""
+        said = False
+        while True:
+            try:
+                await self.once()
+                said = False
+            except PortError as problem:
+                if not said:
+                    log.warning("Slurm cannot be asked, tried again", problem=str(problem))
+                said = True
+            await asyncio.sleep(poll_s)
+
+    async def _let_go(self, job: SlurmJob, mark: HoldMark, need: Need) -> bool:
+        """False where the controller, or a person, was quicker."""
+        now = await self._look.job(job.id)
+        if now is None or now.state != job.state or now.held != job.held or hold_mark(now.admin_comment) != mark:
+            return False
+        try:
+            if need == "requeue":
+                await self._run("scontrol", "requeue", job.id)
+            await self._run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
+            if need == "release":
+                await self._run("scontrol", "release", job.id)
+            await self._run("scontrol", "update", f"JobId={job.id}", f"AdminComment={without_mark(now.admin_comment)}")
+        except Refused as problem:
+            log.warning("not let go, tried again", job=job.id, problem=str(problem))
+            return False
+        return True
