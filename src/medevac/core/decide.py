@@ -28,6 +28,7 @@ from medevac.core.job_recovery import ALIVE
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.policy import Policy
 from medevac.core.rules import findings
+from medevac.core.slowness import findings as slow_findings
 from medevac.core.view import View, ordered
 
 RESPONSES = {"hard": "critical", "soft": "pre-failure"}
@@ -51,6 +52,8 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
 
 
 def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
+    if isinstance(event, StepReported):
+        return _slow(view, event)
     if not isinstance(event, FaultSeen | EccCounted):
         return ()
     part = view.part(event)
@@ -59,6 +62,13 @@ def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
         return ()
     new = (f for f in findings(event, part, evidence, view.evidence, policy) if is_new(f, view, policy.correlation))
     return tuple(new)
+
+
+def _slow(view: View, event: StepReported) -> tuple[Finding, ...]:
+    """Ranks and jobs that became slow with this report."""
+    job = view.jobs.get(event.job)
+    news = job.slowness.news(event) if job and job.attempt == event.attempt else ()
+    return slow_findings(event.job, job.ranks, news, event) if job and news else ()
 
 
 def _explained(view: View, event: AnyEvent) -> tuple[Diagnosed, ...]:

@@ -25,6 +25,7 @@ from medevac.core.events import (
 )
 from medevac.core.job_recovery import JOB
 from medevac.core.progress import Pace
+from medevac.core.slowness import Slowness
 
 JobEvent: TypeAlias = (
     AttemptStarted
@@ -85,6 +86,7 @@ class Job(Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     output: OutputRead | None = None
     ends: tuple[PastEnd, ...] = ()
+    slowness: Slowness = Slowness()
 
     def apply(self, event: JobEvent) -> Job:
         """The job with one more fact about it; what an older attempt says late changes nothing."""
@@ -119,11 +121,14 @@ class Job(Struct, frozen=True, kw_only=True):
             return self
         seen = max(event.step, self.rank_steps.get(event.rank, -1))
         tells = event.step > self.reached or (event.phase != self.pace.phase and event.rank == 0)
+        at = event.seen_at or event.at
+        steps = tells and event.phase == self.pace.phase == "step"
         return replace(
             self,
             reached=max(self.reached, event.step),
             rank_steps=self.rank_steps.set(event.rank, seen),
-            pace=self.pace.after(event.phase, event.seen_at or event.at) if tells else self.pace,
+            pace=self.pace.after(event.phase, at) if tells else self.pace,
+            slowness=self.slowness.after(event, at - self.pace.since if steps else None),
         )
 
     def passed(self) -> bool:

@@ -28,6 +28,8 @@ class SlowRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drift: float = 1.5
     decision: float = 12.0
     least: float = 0.03
+    slower: float = 1.15
+    """A job is called slow only where its steps take this many times as long as before."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +59,7 @@ def stragglers(steps: Sequence[Mapping[int, float]], rule: SlowRule | None = Non
         return ()
     slow: dict[int, list[float]] = {}
     for step in recent:
-        for rank, ratio in _slow_ranks(step, rule).items():
+        for rank, ratio in slow_ranks(step, rule).items():
             slow.setdefault(rank, []).append(ratio)
     found = [
         Straggler(rank=rank, ratio=round(median(ratios), 3), slow_steps=len(ratios), steps=len(recent))
@@ -67,26 +69,60 @@ def stragglers(steps: Sequence[Mapping[int, float]], rule: SlowRule | None = Non
     return tuple(sorted(found, key=lambda one: -one.ratio))
 
 
+class Drift(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Step times against a job's own past, folded one by one: a CUSUM over a baseline of the first ones.
+
+    `recent`: the step times since the sum last was 0, `risen` how many they are (the oldest are let go).
+    """
+
+    baseline: tuple[float, ...] = ()
+    middle: float = 0.0
+    deviation: float = 0.0
+    total: float = 0.0
+    recent: tuple[float, ...] = ()
+    risen: int = 0
+
+    def after(self, seconds: float, rule: SlowRule) -> Drift:
+        """With one more step."""
+        if len(self.baseline) < rule.baseline:
+            return self._learned((*self.baseline, seconds), rule)
+        rise = min((seconds - self.middle) / self.deviation, rule.decision / 2)  # one outlier alone cannot decide
+        total = min(max(0.0, self.total + rise - rule.drift), 2 * rule.decision)
+        if total == 0.0:
+            return msgspec.structs.replace(self, total=0.0, recent=(), risen=0) if self.total else self
+        recent = (*self.recent, seconds)[-rule.window :]
+        return msgspec.structs.replace(self, total=total, recent=recent, risen=self.risen + 1)
+
+    def quiet(self) -> Drift:
+        """The same baseline, and nothing seen since."""
+        return msgspec.structs.replace(self, total=0.0, recent=(), risen=0)
+
+    def slowdown(self, rule: SlowRule) -> Slowdown | None:
+        """Whether the rise is for good; None while it is not."""
+        if self.total <= rule.decision or len(self.recent) < rule.least_steps:
+            return None
+        now = median(self.recent)
+        return Slowdown(before_s=self.middle, now_s=now, since=0) if now >= rule.slower * self.middle else None
+
+    def _learned(self, baseline: tuple[float, ...], rule: SlowRule) -> Drift:
+        if len(baseline) < rule.baseline:
+            return msgspec.structs.replace(self, baseline=baseline)
+        middle = median(baseline)
+        spread = 1.4826 * median(abs(value - middle) for value in baseline)
+        return Drift(baseline=baseline, middle=middle, deviation=max(spread, rule.least * middle, 1e-9))
+
+
 def slowdown(seconds: Sequence[float], rule: SlowRule | None = None) -> Slowdown | None:
     """Whether step times rose for good against the job's first `baseline` steps given here; None while they did not."""
     rule = rule or SlowRule()
-    usual, now = seconds[: rule.baseline], seconds[rule.baseline :]
-    if len(usual) < rule.baseline or not now:
-        return None
-    middle = median(usual)
-    deviation = max(1.4826 * median(abs(value - middle) for value in usual), rule.least * middle)
-    total, since = 0.0, 0
-    for at, value in enumerate(now):
-        rise = min((value - middle) / deviation, rule.decision / 2)  # one outlier alone cannot decide
-        total = max(0.0, total + rise - rule.drift)
-        if total == 0.0:
-            since = at + 1
-    if total <= rule.decision:
-        return None
-    return Slowdown(before_s=middle, now_s=median(now[since:]), since=rule.baseline + since)
+    drift = Drift()
+    for value in seconds:
+        drift = drift.after(value, rule)
+    found = drift.slowdown(rule)
+    return msgspec.structs.replace(found, since=len(seconds) - drift.risen) if found else None
 
 
-def _slow_ranks(step: Mapping[int, float], rule: SlowRule) -> dict[int, float]:
+def slow_ranks(step: Mapping[int, float], rule: SlowRule) -> dict[int, float]:
     """Ranks far above the others in one step, with their ratio to the median."""
     middle = median(step.values())
     spread = 1.4826 * median(abs(value - middle) for value in step.values())

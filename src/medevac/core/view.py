@@ -333,4 +333,5 @@ def _begun(job: Job, action: StartAttempt | AttemptStarted) -> Job:
         ended=None,
         output=None,
         pace=replace(job.pace, phase=None),
+        slowness=job.slowness.afresh(),
     )

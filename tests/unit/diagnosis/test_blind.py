@@ -14,7 +14,8 @@ import pytest
 def bench() -> ModuleType:
     path = Path(__file__).parents[3] / "benchmarks" / "diagnosis.py"
     spec = importlib.util.spec_from_file_location("bench_diagnosis", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
