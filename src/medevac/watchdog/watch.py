@@ -11,12 +11,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import structlog
 
 from medevac.adapters.lease import is_gone, read
-from medevac.adapters.schedulers.slurm.look import Look
 from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, without_mark
 from medevac.adapters.schedulers.slurm.values import WAITS, SlurmJob
 from medevac.ports.errors import PortError, Refused
@@ -24,6 +23,14 @@ from medevac.ports.errors import PortError, Refused
 Run: TypeAlias = Callable[..., Awaitable[str]]
 Need: TypeAlias = Literal["", "release", "requeue"]
 log = structlog.get_logger(__name__)
+
+
+class Jobs(Protocol):
+    """Slurm's queue, as `adapters.schedulers.slurm.look.Look` reads it."""
+
+    async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]: ...
+
+    async def job(self, id_: str) -> SlurmJob | None: ...
 
 
 def controller_gone(lease: Path, now: float) -> bool:
@@ -48,7 +55,7 @@ def needs(job: SlurmJob, now: float, limit_s: float, *, gone: bool) -> Need:
 class Watchdog:
     """`lease` is the controller's file; `limit_s` how old a hold may become."""
 
-    def __init__(self, look: Look, run: Run, lease: Path, limit_s: float) -> None:
+    def __init__(self, look: Jobs, run: Run, lease: Path, limit_s: float) -> None:
         self._look = look
         self._run = run
         self._lease = lease

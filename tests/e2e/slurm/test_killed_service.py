@@ -35,7 +35,7 @@ def points() -> Iterator[object]:
             yield pytest.param(point, marks=() if point in SOON else (pytest.mark.soak,))
 
 
-@pytest.mark.parametrize("point", points())
+@pytest.mark.parametrize("point", [*points()])
 def test_killed_at(point: str, service: Service) -> None:
     job = Training(service)
     service.env[kill.VARIABLE] = point

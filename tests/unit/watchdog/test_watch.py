@@ -1,0 +1,123 @@
+"""What the watchdog lets go, and what it never touches."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from medevac.adapters.lease import Lease
+from medevac.adapters.schedulers.slurm.marks import HoldMark, with_mark
+from medevac.adapters.schedulers.slurm.values import SlurmJob
+from medevac.ports.errors import Refused
+from medevac.watchdog.watch import Watchdog, controller_gone, needs
+
+NOW = 1_000_000.0
+LIMIT = 120.0
+
+
+def job(mark: HoldMark | None, *, state: str = "PENDING", held: bool = True, comment: str = "") -> SlurmJob:
+    admin = with_mark(comment, mark) if mark else comment
+    return SlurmJob(id="17", number="17", state=state, restarts=1, held=held, admin_comment=admin)
+
+
+def ours(age: float = 200.0) -> HoldMark:
+    return HoldMark(hold="incident-1", at=NOW - age, purpose="recovery", by="stop")
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize(
+    "spared",
+    [
+        job(None),
+        job(None, comment="a person's own words"),
+        job(None, comment='{"medevac": {"hold": 3}}'),
+        job(replace(ours(), purpose="person")),
+        job(replace(ours(), theirs=True)),
+        job(ours(), state="RUNNING", held=False),
+        job(ours(), held=False),
+        job(ours(), state="CANCELLED", held=False),
+        job(replace(ours(), by="hold"), state="FAILED", held=False),
+        replace(job(ours(), state="FAILED", held=False), requeue=False),
+    ],
+)
+def test_what_is_never_touched(spared: SlurmJob, gone: bool) -> None:
+    assert needs(spared, NOW, LIMIT, gone=gone) == ""
+
+
+@pytest.mark.parametrize(
+    ("age", "gone", "need"),
+    [(119.0, False, ""), (121.0, False, "release"), (0.0, True, "release"), (-5.0, False, ""), (-5.0, True, "release")],
+)
+def test_a_hold_of_ours_is_let_go_when_it_is_old_or_nobody_acts(age: float, gone: bool, need: str) -> None:
+    assert needs(job(ours(age)), NOW, LIMIT, gone=gone) == need
+
+
+def test_a_job_that_was_killed_to_run_again_and_never_requeued() -> None:
+    assert needs(job(ours(), state="FAILED", held=False), NOW, LIMIT, gone=False) == "requeue"
+    assert needs(job(ours(10.0), state="FAILED", held=False), NOW, LIMIT, gone=False) == ""
+
+
+def test_a_controller_is_gone(tmp_path: Path) -> None:
+    path = tmp_path / "controller.lease"
+    assert controller_gone(path, time.time()), "no lease at all"
+    lease = Lease(path)
+    lease.take()
+    assert not controller_gone(path, time.time())
+    assert controller_gone(path, time.time() + 31), "not renewed"
+    lease.release()
+    assert controller_gone(path, time.time()), "released"
+    path.write_text("{")
+    assert controller_gone(path, time.time()), "unreadable"
+
+
+class Queue:
+    """A Slurm with one job."""
+
+    def __init__(self, one: SlurmJob) -> None:
+        self.one = one
+        self.shown = one
+        self.done: list[tuple[str, ...]] = []
+        self.refuses = ""
+
+    async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]:
+        return (self.shown,)
+
+    async def job(self, id_: str) -> SlurmJob | None:
+        return self.one
+
+    async def run(self, name: str, *words: str) -> str:
+        if self.refuses and self.refuses in words:
+            raise Refused("no")
+        self.done.append((name, *words))
+        return ""
+
+
+async def test_how_a_hold_is_let_go(tmp_path: Path) -> None:
+    queue = Queue(job(ours(), comment='{"theirs": 1}'))
+    dog = Watchdog(queue, queue.run, tmp_path / "controller.lease", LIMIT)
+    assert await dog.once() == ("17",)
+    assert queue.done == [
+        ("scontrol", "update", "JobId=17", "StartTime=now"),
+        ("scontrol", "release", "17"),
+        ("scontrol", "update", "JobId=17", 'AdminComment={"theirs": 1}'),
+    ]
+
+
+async def test_a_job_that_was_let_go_meanwhile_is_left(tmp_path: Path) -> None:
+    queue = Queue(job(None, state="RUNNING", held=False))
+    queue.shown = job(ours())
+    dog = Watchdog(queue, queue.run, tmp_path / "controller.lease", LIMIT)
+    assert await dog.once() == ()
+    assert queue.done == []
+
+
+async def test_what_slurm_refuses_is_tried_again(tmp_path: Path) -> None:
+    queue = Queue(job(ours()))
+    queue.refuses = "release"
+    dog = Watchdog(queue, queue.run, tmp_path / "controller.lease", LIMIT)
+    assert await dog.once() == ()
+    queue.refuses = ""
+    assert await dog.once() == ("17",)
