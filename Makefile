@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup env-demo env-dev check lint format types layers spelling generated changes \
-        test test-fast soak bench demo docs fmt clean
+        test test-fast soak bench demo slurm-playground docs fmt clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -19,6 +19,9 @@ env-demo:
 
 env-dev:
 	@tools/setup $(PYTHON) $(VENV) dev,demo
+
+slurm-playground: env-dev  ## a Slurm cluster on this machine with a training job to hurt, until Ctrl-C
+	@$(BIN)/python tools/slurm_playground $(PLAY_ARGS)
 
 demo: env-demo  ## a real training job survives an ECC storm, on this machine (DEMO_ARGS="--seed 7")
 	@$(BIN)/python examples/demo.py $(DEMO_ARGS)

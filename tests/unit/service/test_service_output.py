@@ -48,7 +48,8 @@ class World:
 
 async def heard(events: AsyncIterator[tuple[AnyEvent, str]], count: int) -> tuple[list[tuple[int, int]], str]:
     """(attempt, step) of so many events, and the last cursor."""
-    found, cursor = [], ""
+    found: list[tuple[int, int]] = []
+    cursor = ""
     async with asyncio.timeout(TIME_OUT_S):
         while len(found) < count:
             event, cursor = await anext(events)

@@ -18,8 +18,8 @@ def told(folder: Path, **env: str) -> dict[str, str]:
     }
     done = subprocess.run(["sh", str(PROLOG)], env=known | env, capture_output=True, text=True, check=True, timeout=60)
     assert done.stderr == ""
-    lines = [line.removeprefix("export ").split("=", 1) for line in done.stdout.splitlines()]
-    return dict(line for line in lines)  # type: ignore[misc] # the later over the earlier, as Slurm does
+    lines = [line.removeprefix("export ").partition("=") for line in done.stdout.splitlines()]
+    return {name: value for name, _, value in lines}  # the later over the earlier, as Slurm does
 
 
 def pointer(folder: Path, attempt: int, step: int) -> None:
