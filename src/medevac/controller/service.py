@@ -30,12 +30,13 @@ from medevac.adapters.sources.kmsg import POLL_SECONDS, KernelLog
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.adapters.topology import load_topology
 from medevac.controller.config import Config
+from medevac.controller.examine import examine_dumps
 from medevac.controller.output import progress_parser
 from medevac.controller.patience import patiently
 from medevac.controller.runtime import Runtime
 from medevac.controller.service_output import Ends, SlurmOutput, read_ended
 from medevac.controller.settings import LEASE, STORE, act_by
-from medevac.core.events import AnyEvent, JobPolicy, JobSubmitted, OutputRead
+from medevac.core.events import AnyEvent, AttemptExamined, JobPolicy, JobSubmitted, OutputRead
 from medevac.ports.errors import FencedOff
 from medevac.ports.notifier import Notifier
 from medevac.ports.source import Source
@@ -100,6 +101,7 @@ class SlurmPorts:
         self._ends = Ends(state / "slurm" / "output")
         self._nodes: tuple[str, ...] = ()
         self._paths: dict[str, Path] = {}
+        self._numbers: dict[str, str] = {}
         self._looked: tuple[SlurmJob, ...] | None = None
 
     async def look_around(self) -> None:
@@ -143,6 +145,7 @@ class SlurmPorts:
             name = self.slurm.name_of(job)
             if name in known and job.nodes:
                 self._paths[name] = output_path(job, self._policy(name))
+                self._numbers[name] = job.number
         return ()
 
     async def output(self, job: str, attempt: int) -> tuple[OutputRead, ...]:
@@ -154,8 +157,16 @@ class SlurmPorts:
         regex = self._policy(job).progress_regex
         return (await asyncio.to_thread(read_ended, path, run.started, run.ended, self._ends, regex),)
 
+    async def examine(self, job: str, attempt: int) -> tuple[AttemptExamined, ...]:
+        return await examine_dumps(job, attempt, self._policy(job).flight_recorder, self.clock.now())
+
     async def over(self, job: str) -> None:
+        """What the next attempt was to load is nobody's any more: Slurm gives numbers again."""
         self._paths.pop(job, None)
+        number, folder = self._numbers.pop(job, ""), self.config.slurm.pointers
+        if number and folder and self.config.mode == "act":
+            with contextlib.suppress(OSError):
+                (Path(folder) / number).unlink(missing_ok=True)
         self._ends.forget(job)
 
     def _policy(self, job: str) -> JobPolicy:
