@@ -10,14 +10,13 @@ from medevac.core.policy import Correlation
 from medevac.core.view import View, ordered
 
 RANK: dict[Severity, int] = {"info": 0, "warning": 1, "critical": 2}
-ISOLATES = {"soft", "hard"}
 
 
 def is_open(incident: Incident, now: float, policy: Correlation) -> bool:
     """Whether more may still join: what took something out stays open until that is back, the rest for a while."""
     if incident.closed:
         return False
-    return any(f.response in ISOLATES for f in incident.findings) or now - incident.last <= policy.window_s
+    return incident.isolates() or now - incident.last <= policy.window_s
 
 
 def is_new(finding: Finding, view: View, policy: Correlation) -> bool:
@@ -112,7 +111,7 @@ def _cause(incident: Incident, parts: tuple[Part, ...], view: View, policy: Corr
         near = -policy.environment_s <= event.at - incident.start <= policy.environment_s
         if event.state != "ok" and hit and near:
             domain_name = event.feed or event.rack
-            where = f"{len(hit)} GPU{'s' if len(hit) > 1 else ''} with memory errors in rack {event.rack}"
+            where = f"{len(hit)} GPU{'s' if len(hit) > 1 else ''} with memory errors in {event.rack}"
             return Part(domain="power", name=domain_name, node=event.node), f"{event.component} {event.state}: {where}"
     shared = _shared_by_all(parts, view)
     if len(parts) > 1 and shared:

@@ -66,6 +66,10 @@ class Incident(Struct, frozen=True, kw_only=True):
     severity: Severity = "info"
     closed: bool = False
 
+    def isolates(self) -> bool:
+        """A finding of it takes something out of service."""
+        return any(finding.response in {"soft", "hard"} for finding in self.findings)
+
 
 class Diagnosed(Struct, frozen=True, kw_only=True):
     """Why an attempt failed, as far as its output, its GPUs and its history tell."""

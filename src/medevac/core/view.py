@@ -14,6 +14,7 @@ from medevac.core.events import (
     ActionSettled,
     AnyEvent,
     AttemptEnded,
+    AttemptExamined,
     AttemptStarted,
     CheckpointFound,
     CheckpointJudged,
@@ -42,6 +43,7 @@ from medevac.core.progress import HangRule, Pace
 
 T = TypeVar("T")
 MOST_ENVIRONMENT = 64
+MOST_INCIDENTS = 500
 GOES_ON = {"due", "nothing-saved", "good-checkpoint", "no-clean"}
 
 
@@ -111,6 +113,7 @@ class View(Struct, frozen=True, kw_only=True):
                 | CheckpointVerified()
                 | CheckpointJudged()
                 | OutputRead()
+                | AttemptExamined()
             ):
                 job = view.jobs.get(event.job)
                 if job and isinstance(event, AttemptStarted) and event.attempt > job.attempt and job.state not in ALIVE:
@@ -132,7 +135,7 @@ class View(Struct, frozen=True, kw_only=True):
         for finding in decision.findings:
             view = view._with_finding(finding)
         for incident in decision.incidents:
-            view = replace(view, incidents=view.incidents.set(incident.id, incident))
+            view = view._with_incident(incident)
         for diagnosed in decision.diagnoses:
             view = view._with_end(diagnosed)
         for moved in decision.moved:
@@ -236,6 +239,15 @@ class View(Struct, frozen=True, kw_only=True):
         kept = Map({key: held for key, held in self.held.items() if key not in out})
         return replace(self, held=kept, retried=tuple(dict.fromkeys(held.trigger for held in out.values())))
 
+    def _with_incident(self, incident: Incident) -> View:
+        """One more, or one changed; beyond the bound the oldest that keeps nothing out of service is forgotten."""
+        incidents = self.incidents.set(incident.id, incident)
+        if len(incidents) > MOST_INCIDENTS:
+            idle = [i for i in incidents.values() if i.id != incident.id and (i.closed or not i.isolates())]
+            oldest = min(idle, key=lambda i: (i.last, i.id), default=None)
+            incidents = incidents.delete(oldest.id) if oldest else incidents
+        return replace(self, incidents=incidents)
+
     def _with_finding(self, finding: Finding) -> View:
         if finding.doubt_from is None or finding.part.domain != "gpu":
             return self
@@ -332,6 +344,7 @@ def _begun(job: Job, action: StartAttempt | AttemptStarted) -> Job:
         rank_steps=Map(),
         ended=None,
         output=None,
+        examined=(),
         pace=replace(job.pace, phase=None),
         slowness=job.slowness.afresh(),
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 from tests.unit.core.builders import CLUSTER, DEMO, Told, ecc, xid
 
+from medevac.core.decision import Decision, Finding, Incident, Part
 from medevac.core.events import EnvironmentSeen
+from medevac.core.view import MOST_INCIDENTS, View
 
 PSU = EnvironmentSeen(at=50.0, rack="r0", component="psu", state="failed")
 
@@ -73,3 +75,17 @@ def test_a_gpu_that_is_not_known_is_blamed_as_its_node() -> None:
     told = Told(DEMO, CLUSTER, replace(xid(48, "g00", 60.0), gpu=None, pci="0000:99:00.0"))
     (incident,) = told.view.incidents.values()
     assert (incident.root.domain, incident.root.name) == ("node", "n0")
+
+
+def test_incidents_are_bounded_and_what_is_out_is_kept() -> None:
+    """Ten thousand passing incidents leave the one that holds a GPU out of service."""
+    part = Part(domain="gpu", name="GPU-out", node="n")
+    lost = Finding(rule="gpu-lost", part=part, severity="critical", meaning="lost", response="hard", at=0.0)
+    kept = Incident(id="I1", start=0.0, last=0.0, root=part, findings=(lost,))
+    view = View().after(Decision(id="D1", cause=1, at=0.0, incidents=(kept,)))
+    for seq in range(2, MOST_INCIDENTS + 100):
+        passing = Incident(id=f"I{seq}", start=seq, last=seq, root=part, findings=())
+        view = view.after(Decision(id=f"D{seq}", cause=seq, at=float(seq), incidents=(passing,)))
+    assert len(view.incidents) == MOST_INCIDENTS
+    assert "I1" in view.incidents
+    assert f"I{MOST_INCIDENTS + 99}" in view.incidents
