@@ -12,6 +12,7 @@ from medevac.core.events import (
     ActionSettled,
     AnyEvent,
     AttemptEnded,
+    AttemptStarted,
     CheckpointFound,
     CheckpointJudged,
     CheckpointSealed,
@@ -20,6 +21,7 @@ from medevac.core.events import (
     EnvironmentSeen,
     FaultSeen,
     OrderGiven,
+    ResumedFrom,
     StepReported,
 )
 from medevac.core.failure import explain
@@ -31,6 +33,16 @@ from medevac.core.rules import findings
 from medevac.core.slowness import findings as slow_findings
 from medevac.core.view import View, ordered
 
+LINEAGE = (
+    CheckpointSealed
+    | CheckpointFound
+    | CheckpointVerified
+    | CheckpointJudged
+    | AttemptStarted
+    | ResumedFrom
+    | ActionSettled
+    | OrderGiven
+)
 RESPONSES = {"hard": "critical", "soft": "pre-failure"}
 
 
@@ -45,9 +57,10 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
     work = view.after(decision)
     for trigger in _triggers(work, event, decision, policy):
         decision, work = _take(decision, work, trigger, policy)
-    decision, work = _judge(decision, work, event, policy)
-    for trigger in _second_thoughts(work):
-        decision, work = _take(decision, work, trigger, policy)
+    if _touches_lineage(event, decision):
+        decision, work = _judge(decision, work, policy)
+        for trigger in _second_thoughts(work):
+            decision, work = _take(decision, work, trigger, policy)
     return replace(decision, reason=_reason(decision))
 
 
@@ -172,12 +185,15 @@ def _device_step(view: View, trigger: Trigger) -> tuple[Moved, tuple[AnyAction, 
     return Moved(trigger=trigger, source=device.state, target=transition.target), actions
 
 
-def _judge(decision: Decision, view: View, event: AnyEvent, policy: Policy) -> tuple[Decision, View]:
+def _touches_lineage(event: AnyEvent, decision: Decision) -> bool:
+    """Whether this event can change what is thought of a checkpoint, or which one an attempt runs from."""
+    if isinstance(event, StepReported):
+        return not event.finite
+    return isinstance(event, LINEAGE) or any(finding.doubt_from is not None for finding in decision.findings)
+
+
+def _judge(decision: Decision, view: View, policy: Policy) -> tuple[Decision, View]:
     """Verdicts on checkpoints that this event changed."""
-    doubtful = isinstance(event, StepReported) and not event.finite
-    touched = isinstance(event, CheckpointSealed | CheckpointFound | CheckpointVerified | CheckpointJudged)
-    if not (touched or doubtful or any(f.doubt_from is not None for f in decision.findings)):
-        return decision, view
     for action in recover.judgements(view):
         trigger = Trigger(machine="job", who=action.job, on="judged", why=action.reason)
         held = tuple(screen(view, (action,), trigger, policy))
