@@ -23,7 +23,7 @@ from medevac.core.actions import (
     StopAttempt,
 )
 from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, JobSubmitted, OrderGiven, RankPlace
-from medevac.ports.errors import Refused, Unavailable, Unsupported
+from medevac.ports.errors import OutcomeUnknown, Refused, Unavailable, Unsupported
 
 OPTED_IN = """--comment={"medevac": {"max_restarts": 3}}"""
 SLEEP = "srun sleep 600"
@@ -127,7 +127,7 @@ async def test_the_prolog_tells_the_next_attempt_what_to_load(
     await seen(scheduler, is_end(2))
     first, *later = sorted((tmp_path / "told").read_text().splitlines())
     assert first == "batch "
-    assert later == ["batch /shared/run 1/step_00000040", "step  ", "step 2 /shared/run 1/step_00000040"]
+    assert later == ["batch /shared/run 1/step_00000040", "step 1 ", "step 2 /shared/run 1/step_00000040"]
 
 
 async def test_a_stop_is_quick_where_sigterm_is_trapped(slurm: Cluster, scheduler: SlurmScheduler) -> None:
@@ -150,13 +150,15 @@ async def test_a_stop_is_quick_where_sigterm_is_trapped(slurm: Cluster, schedule
 async def test_a_stop_with_grace_lets_the_job_end_in_order(
     slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
 ) -> None:
-    script = f"""srun -n1 bash -c "trap 'echo saved > {tmp_path}/saved; exit 0' TERM; while :; do sleep 0.1; done" """
+    saved, ready = tmp_path / "saved", tmp_path / "ready"
+    script = f"""srun -n1 bash -c "trap 'touch {saved}; exit 0' TERM; touch {ready}; while :; do sleep 0.1; done" """
     _, name = submit(slurm, script=script)
     await seen(scheduler, is_start(1))
+    await until_async(ready.exists, "its trap is set")
     over = await scheduler.stop(stop(name, grace_s=5.0))
     assert over is not None
     assert over.why == "stopped"
-    assert (tmp_path / "saved").exists()
+    assert saved.exists()
 
 
 async def test_a_persons_requeue_is_the_next_attempt(slurm: Cluster, scheduler: SlurmScheduler) -> None:
@@ -374,3 +376,20 @@ def admin_comment(slurm: Cluster, number: int) -> str:
     text = slurm.call("squeue", "-h", "-t", "all", "-j", str(number), "-O", "admin_comment:|").stdout
     comment = text.strip().removesuffix("|")
     return "" if comment == "(null)" else comment
+
+
+async def test_a_start_that_waits_in_the_queue_keeps_its_place(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    number, name = submit(slurm, script="sleep 1; exit 1")
+    await seen(scheduler, is_end(1))
+    other = slurm.submit("sleep 600", "-N4", "--exclusive")
+    slurm.wait_state(other, "RUNNING")
+    scheduler.site = msgspec.structs.replace(scheduler.site, start_wait_s=1.0)
+    with pytest.raises(OutcomeUnknown, match="waits in Slurm's queue"):
+        await scheduler.start(go(name, 2, "node0", "node1"))
+    place = slurm.job(number)["EligibleTime"]
+    with pytest.raises(OutcomeUnknown):
+        await scheduler.start(go(name, 2, "node0", "node1"))
+    assert slurm.job(number)["EligibleTime"] == place
+    slurm.call("scancel", str(other))
+    await seen(scheduler, is_start(2))
+    assert (await scheduler.start(go(name, 2, "node0", "node1"))).attempt == 2

@@ -39,6 +39,9 @@ from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, ClusterS
 from medevac.ports.errors import Refused
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
+ASKED_ALONE_S = 5.0
+"""How long a job that is waited for is asked after by itself; then it is looked for in the list of all."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -59,6 +62,8 @@ class SlurmScheduler:
         self._requests = Requests(self)
         self._warned: set[str] = set()
         self._missed: dict[str, float] = {}
+        self._asked: dict[str, float] = {}
+        self._left: set[str] = set()
 
     # --- ports.scheduler.Scheduler ----------------------------------------------------------------------------------
 
@@ -71,7 +76,7 @@ class SlurmScheduler:
         """
         seen = [await self.see(job) for job in await self.look.jobs() if self._cares(job)]
         gone = sorted(set(self.memory.jobs()) - {memory.name for memory in seen})
-        known = [*seen, *[await self._gone(self.memory.jobs()[name]) for name in gone]]
+        known = [*seen, *[await self._gone(self.memory.jobs()[name]) for name in gone if name not in self._left]]
         return tuple(event for memory in known for event in watching.events(memory))
 
     async def isolated(self) -> dict[str, str]:
@@ -134,6 +139,9 @@ class SlurmScheduler:
         """What is known of a job now; new facts are kept before anyone hears of them."""
         name = self.name_of(job)
         memory = self.memory.jobs().get(name) or JobMemory(name=name, slurm=job.id, submit=job.submit)
+        if job.asked < self._asked.get(name, 0.0):
+            return memory  # an answer from before what is known already
+        self._asked[name] = job.asked
         now = time.time()
         if watching.over(job, memory):
             memory = watching.with_end(memory, job, now)
@@ -146,11 +154,15 @@ class SlurmScheduler:
         if memory.runs:
             self.memory.save(memory)
         self._missed.pop(name, None)
+        self._left.discard(name)
         return memory
 
     async def _gone(self, memory: JobMemory) -> JobMemory:
-        """A job that the whole list has not shown for a while."""
-        if not memory.runs or memory.runs[-1].ended:
+        """A job that the list does not show (any more): what is known of it is told once, and kept for a while."""
+        if not memory.runs or (end := memory.runs[-1].ended):
+            self._left.add(memory.name)
+            if memory.runs and end and time.time() - end.at > self.site.forget_after_s:
+                self.memory.forget(memory.name)
             return memory
         since = self._missed.setdefault(memory.name, time.monotonic())
         if time.monotonic() - since >= self.site.lost_after_s:
@@ -183,9 +195,12 @@ class SlurmScheduler:
 
     async def wait_for(self, job: SlurmJob, holds: Callable[[SlurmJob], bool], timeout_s: float) -> SlurmJob:
         """The job as soon as it is as wished, else as it is when the time is up."""
-        end, pause = time.monotonic() + timeout_s, FIRST_PAUSE_S
-        while not holds(job) and time.monotonic() < end:
+        began, pause = time.monotonic(), FIRST_PAUSE_S
+        while not holds(job) and (waited := time.monotonic() - began) < timeout_s:
             await asyncio.sleep(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE_S)
-            job = await self.look.job(job.id) or job
+            if waited < ASKED_ALONE_S:
+                job = await self.look.job(job.id) or job
+            else:
+                job = next((one for one in await self.look.jobs() if one.id == job.id), job)
         return job

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from pathlib import Path
+
+import msgspec
 
 from medevac.adapters.schedulers.slurm import parse
 from medevac.adapters.schedulers.slurm.commands import Commands
@@ -26,6 +29,7 @@ class Look:
         self._site = site
         self._jobs: tuple[SlurmJob, ...] | None = None
         self._not_before = 0.0
+        self._asking = asyncio.Lock()
         self._nodes: dict[str, Node] | None = None
 
     @property
@@ -35,12 +39,13 @@ class Look:
 
     async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]:
         """All that slurmctld holds, ended ones too; the last answer again while it is younger than `poll_s`."""
-        began = time.monotonic()
-        if self._jobs is None or fresh or began >= self._not_before:
-            self._jobs = parse.het_groups(await self._squeue())
-            took = time.monotonic() - began
-            self._not_before = time.monotonic() + max(self._site.poll_s, SLOW_SHARE * took)
-        return self._jobs
+        async with self._asking:
+            began = time.monotonic()
+            if self._jobs is None or fresh or began >= self._not_before:
+                self._jobs = parse.het_groups(await self._squeue())
+                took = time.monotonic() - began
+                self._not_before = time.monotonic() + max(self._site.poll_s, SLOW_SHARE * took)
+            return self._jobs
 
     async def job(self, id_: str) -> SlurmJob | None:
         """One job as it is now; None where Slurm has none of that number."""
@@ -94,9 +99,9 @@ class Look:
         return self._nodes
 
     async def _squeue(self, *more: str) -> tuple[SlurmJob, ...]:
-        mark = secrets.token_hex(4)
+        mark, asked = secrets.token_hex(4), time.monotonic()
         text = await self._run("squeue", "-a", "-h", "-t", "all", *more, "-O", parse.squeue_format(mark))
-        return parse.squeue(text, mark)
+        return tuple(msgspec.structs.replace(job, asked=asked) for job in parse.squeue(text, mark))
 
     async def _switches(self) -> dict[str, str]:
         """Empty where the site has no topology plugin that tells switches."""
@@ -107,6 +112,4 @@ class Look:
 
 
 def _with_rack(node: Node, switch: str) -> Node:
-    import msgspec
-
     return node if node.rack or not switch else msgspec.structs.replace(node, rack=switch)

@@ -87,6 +87,11 @@ class Memory:
             _save(self.folder / "jobs" / f"{job.name}.json", job)
             jobs[job.name] = job
 
+    def forget(self, name: str) -> None:
+        """A job that is long over and that Slurm does not know any more."""
+        if self.jobs().pop(name, None):
+            (self.folder / "jobs" / f"{name}.json").unlink(missing_ok=True)
+
     def nodes(self) -> NodeMemory:
         if self._nodes is None:
             self._nodes = _load(self.folder / "nodes.json", NodeMemory)

@@ -19,6 +19,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     start_wait_s: float = 30.0
     stop_wait_s: float = 120.0
     lost_after_s: float = 30.0
+    forget_after_s: float = 604_800.0
     exclude_for_s: float = 86_400.0
     topology: str = ""
     pointers: str = ""

@@ -40,6 +40,8 @@ class Starts:
         run = memory.run(action.attempt)
         if run:
             return run.started
+        if action.id in memory.done and job.state in WAITS and not job.held:
+            return await self._started(job, action)  # ordered before: asking again would cost it its place in the queue
         await self._check(job, memory, action)
         memory, excluded = await self._exclusions(job, memory, action)
         self._point(job, memory, action)
@@ -49,6 +51,7 @@ class Starts:
         self._slurm.memory.save(memory)
         await self._run("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={join(excluded)}")
         await self._let_go(job, memory)
+        self._slurm.memory.save(self._slurm.memory.jobs()[memory.name].with_done(action.id))
         return await self._started(job, action)
 
     async def _check(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> None:

@@ -12,7 +12,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SlurmJob(Value, frozen=True, kw_only=True):
     """One line of `squeue`, texts as they stand there. `id` is what commands take: 17, or 12_3 for an array's task.
 
-    `state` is the long name; `exit_code` the raw wait status; times ISO in UTC.
+    `state` is the long name; `exit_code` the raw wait status; times ISO in UTC; `asked` when Slurm was asked, by the
+    monotonic clock.
     """
 
     id: str
@@ -40,6 +41,7 @@ class SlurmJob(Value, frozen=True, kw_only=True):
     stdout: str = ""
     folder: str = ""
     name: str = ""
+    asked: float = 0.0
 
 
 class SlurmNode(Value, frozen=True, kw_only=True):

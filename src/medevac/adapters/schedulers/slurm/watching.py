@@ -84,7 +84,9 @@ def with_start(
         ranks=ranks,
         resume_from=memory.resume.get(number),
     )
-    return replace(memory, submitted=submitted).with_run(Run(restarts=job.restarts, start=job.start, started=started))
+    return replace(memory, submitted=submitted, order=None).with_run(
+        Run(restarts=job.restarts, start=job.start, started=started)
+    )
 
 
 def with_loss(memory: JobMemory, row: dict[str, str] | None, now: float) -> JobMemory:
