@@ -34,11 +34,12 @@ from medevac.adapters.sources.output import JobOutput
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.adapters.topology import load_topology
 from medevac.catalog.schema import CatalogError
+from medevac.controller.examine import examine
 from medevac.controller.loop import Loop
 from medevac.controller.output import progress_parser, read_output
 from medevac.controller.runtime import RESTING, Runtime
 from medevac.controller.settings import LEASE, STORE, Run, Settings, act_by
-from medevac.core.events import JobSubmitted, OutputRead
+from medevac.core.events import AttemptExamined, JobSubmitted, OutputRead
 from medevac.ports.errors import BadReply, ConfigError, FencedOff, Refused, Unavailable
 from medevac.ports.source import Source
 from medevac.testing import kill
@@ -100,6 +101,12 @@ class LocalPorts:
         spec = files.load(folder / "spec.json", JobSpec)
         regex = spec.policy.progress_regex if spec else None
         return (await read_output(files.Attempt(folder / "attempts" / str(attempt)), job, attempt, regex),)
+
+    async def examine(self, job: str, attempt: int) -> tuple[AttemptExamined, ...]:
+        folder = self.state / "jobs" / job
+        spec = files.load(folder / "spec.json", JobSpec)
+        dumps = spec.policy.flight_recorder if spec else None
+        return await examine(files.Attempt(folder / "attempts" / str(attempt)), dumps, self.clock.now())
 
     async def submissions(self, known: Collection[str]) -> tuple[JobSubmitted, ...]:
         found = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from medevac.core.actions import (
     AnyAction,
@@ -19,7 +19,7 @@ from medevac.core.actions import (
     StopAttempt,
     VerifyCheckpoint,
 )
-from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, CheckpointVerified
+from medevac.core.events import AnyEvent, AttemptEnded, AttemptExamined, AttemptStarted, CheckpointVerified
 from medevac.ports.checkpoints import Checkpoints
 from medevac.ports.clock import Clock
 from medevac.ports.errors import Refused, Unsupported
@@ -32,18 +32,34 @@ NEVER_RAN = 137
 FolderOf = Callable[[str], str | None]
 """A job's checkpoint folder, None for a job without."""
 
+Examine = Callable[[str, int], Awaitable[tuple[AttemptExamined, ...]]]
+"""What is seen of an attempt that hangs; soon, nothing where it cannot be seen, and never an error."""
+
 
 class Deeds:
     """The ports together, as one who acts on all of them. Raises the errors of `ports.errors`."""
 
     def __init__(
-        self, scheduler: Scheduler, checkpoints: Checkpoints, notifier: Notifier, folder_of: FolderOf, clock: Clock
+        self,
+        scheduler: Scheduler,
+        checkpoints: Checkpoints,
+        notifier: Notifier,
+        folder_of: FolderOf,
+        examine: Examine,
+        clock: Clock,
     ) -> None:
         self._scheduler = scheduler
         self._checkpoints = checkpoints
         self._notifier = notifier
         self._folder_of = folder_of
+        self._examine = examine
         self._clock = clock
+
+    async def before(self, action: AnyAction) -> tuple[AnyEvent, ...]:
+        """What can only be seen before the action is done."""
+        if isinstance(action, StopAttempt) and action.examine:
+            return await self._examine(action.job, action.attempt)
+        return ()
 
     async def do(self, action: AnyAction) -> tuple[AnyEvent, ...]:
         """Have it done; returns what was seen to happen."""

@@ -74,7 +74,10 @@ class Performer:
             try:
                 self._fence()
                 events = await self._deeds.seen(action) if unsure else None
-                events = await self._deeds.do(action) if events is None else events
+                if events is None:
+                    if told := await self._deeds.before(action):
+                        await self._record(told)
+                    events = await self._deeds.do(action)
             except Refused as problem:
                 return await self._settled(action, "refused", str(problem))
             except Unsupported as problem:

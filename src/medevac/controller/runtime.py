@@ -17,7 +17,7 @@ from medevac.controller.patience import patiently
 from medevac.controller.perform import Performer
 from medevac.controller.sources import OBSERVE_S, Alarm, follow, observe, scan
 from medevac.core.actions import AnyAction
-from medevac.core.events import AnyEvent, JobSubmitted, OutputRead, WatchBegan
+from medevac.core.events import AnyEvent, AttemptExamined, JobSubmitted, OutputRead, WatchBegan
 from medevac.core.job_recovery import JOB
 from medevac.core.policy import Policy
 from medevac.ports.checkpoints import Checkpoints
@@ -69,6 +69,10 @@ class Ports(Protocol):
         """What the output of an ended attempt says; nothing where it cannot be read."""
         ...
 
+    async def examine(self, job: str, attempt: int) -> tuple[AttemptExamined, ...]:
+        """What is seen of an attempt that hangs, before it is stopped; soon, and never an error."""
+        ...
+
     async def over(self, job: str) -> None:
         """Called once for a job that is over: what was kept for its next attempt may go."""
         ...
@@ -87,7 +91,7 @@ class Runtime:
         clock = ports.clock
         self.loop = Loop(ports.store, policy, self._perform, clock)
         self.intake = Intake(ports.store, ports.checkpoints, self._folder_of, ports.output, clock)
-        deeds = Deeds(ports.scheduler, ports.checkpoints, ports.notifier, self._folder_of, clock)
+        deeds = Deeds(ports.scheduler, ports.checkpoints, ports.notifier, self._folder_of, ports.examine, clock)
         self.performer = Performer(deeds, self.intake.take, clock, ports.fence)
         self._pending: tuple[AnyAction, ...] = ()
 

@@ -47,11 +47,15 @@ class RequestCheckpoint(Action, frozen=True, kw_only=True, tag=True):
 
 
 class StopAttempt(Action, frozen=True, kw_only=True, tag=True):
-    """End the attempt's processes: signal, then after `grace_s` SIGKILL; nothing of it is left when done."""
+    """End the attempt's processes: signal, then after `grace_s` SIGKILL; nothing of it is left when done.
+
+    `examine`: it hangs, so what shows who holds it up is read first.
+    """
 
     job: str
     attempt: int
     grace_s: float = 0.0
+    examine: bool = False
 
 
 class JudgeCheckpoint(Action, frozen=True, kw_only=True, tag=True):

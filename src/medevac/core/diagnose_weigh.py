@@ -109,7 +109,7 @@ def errors_of_survivors(clues: Clues, _case: Case) -> Clues:
 
 def numbers_beside_memory_faults(clues: Clues, _case: Case) -> Clues:
     """NaN on GPUs that had memory errors is not blamed on the numerics."""
-    if not any(c.signature in MEMORY_FAULTS for c in clues):
+    if not any(c.signature in MEMORY_FAULTS or c.fields.get("family") == "memory" for c in clues):
         return clues
     return _without_cause(clues, lambda c: c.cause == "numerical")
 

@@ -15,9 +15,11 @@ WAITED_FOR = {
     "flight-recorder-behind": "did not come to the collective in which the others wait (flight recorder)",
     "flight-recorder-missing-dump": "gave no flight-recorder dump while the others wait",
     "flight-recorder-not-started": "enqueued the collective but its device did not start it (flight recorder)",
-    "process-stopped": "its process is stopped",
+    "process-stopped": "its process is stopped, by a signal or a debugger",
+    "process-blocked": "its process waits in the kernel and cannot be interrupted",
     "monitored-barrier": "the others waited for it in a barrier",
     "jax-heartbeat": "its heartbeat stopped",
+    "reports-behind": "reported a lower step than the others",
     "cuda-oom": "ran out of memory while enough was free",
 }
 OF_THE_PROGRAM = frozenset({"user-code", "preemption", "numerical"})
@@ -32,7 +34,9 @@ def suspects(clues: tuple[Clue, ...], root: tuple[Clue, ...], case: Case) -> tup
     """The suspects, likeliest first. `root` is empty where no cause was found."""
     if root:
         return _of_root(clues, root, case)
-    return _waited_for(clues) or _killed_first(clues) or _agreed_peer(clues) or _absent(clues, case)
+    return (
+        _waited_for(clues) or _ended_first(clues) or _killed_first(clues) or _agreed_peer(clues) or _absent(clues, case)
+    )
 
 
 def _of_root(clues: tuple[Clue, ...], root: tuple[Clue, ...], case: Case) -> tuple[Suspect, ...]:
@@ -114,6 +118,11 @@ def _waited_for(clues: tuple[Clue, ...]) -> tuple[Suspect, ...]:
     return tuple(
         dict.fromkeys(Suspect(why=WAITED_FOR[c.signature], rank=c.rank, node=c.node, gpu=_gpu(c)) for c in missed)
     )
+
+
+def _ended_first(clues: tuple[Clue, ...]) -> tuple[Suspect, ...]:
+    """The rank that the scheduler saw end before all others."""
+    return tuple(Suspect(why=c.text, rank=c.rank, node=c.node) for c in clues if c.signature == "ended-first")
 
 
 def _killed_first(clues: tuple[Clue, ...]) -> tuple[Suspect, ...]:

@@ -106,6 +106,7 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     progress_regex: str | None = None
     output: str | None = None
     lineage: Literal["sealed", "none"] | None = None
+    flight_recorder: str | None = None
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True, tag=True):
@@ -239,6 +240,14 @@ class OutputRead(Event, frozen=True, kw_only=True, tag=True):
     ranks: tuple[int, ...] = ()
 
 
+class AttemptExamined(Event, frozen=True, kw_only=True, tag=True):
+    """What was seen of an attempt that hangs, before it was stopped: stopped processes, flight recorders."""
+
+    job: str
+    attempt: int
+    clues: tuple[Clue, ...] = ()
+
+
 class TimePassed(Event, frozen=True, kw_only=True, tag=True):
     """Nothing but time: a deadline of the view came due."""
 
@@ -282,6 +291,7 @@ AnyEvent: TypeAlias = (
     | CheckpointVerified
     | CheckpointJudged
     | OutputRead
+    | AttemptExamined
     | TimePassed
     | WatchBegan
     | ActionSettled

@@ -12,6 +12,8 @@ from medevac.core.jobs import Job
 
 HARDWARE_WEIGHT = {"critical": 96, "warning": 70, "info": 0}
 CERTAIN = 0.7
+SENT_BY_OTHERS = frozenset({2, 15})
+"""SIGINT and SIGTERM: whoever got them was told to go."""
 OWN_FAULTS = frozenset({"user-code", "out-of-memory"})
 SHARED_FAULTS = frozenset({"hardware", "network", "system-software"})
 
@@ -20,7 +22,7 @@ def explain(job: Job, ended: AttemptEnded, incidents: Iterable[Incident]) -> Dia
     """The verdict on how this attempt ended."""
     output = job.output.clues if job.output else ()
     case = Case(
-        clues=(*output, *_hardware(job, incidents)),
+        clues=(*output, *job.examined, *_hardware(job, incidents), *_own_signs(job, ended)),
         ranks=frozenset(job.output.ranks if job.output else ()) | frozenset(place.rank for place in job.ranks),
         nodes=job.nodes(),
         started=job.started_at or None,
@@ -62,6 +64,34 @@ def blamed(job: Job, verdict: Diagnosis) -> tuple[str, ...]:
     return (first.node,) if first.node in job.nodes() else ()
 
 
+def _own_signs(job: Job, ended: AttemptEnded) -> Iterable[Clue]:
+    """What the attempt itself showed: how it ended, what its ranks reported last."""
+    homes = {place.rank: place.node for place in job.ranks}
+    if job.on == "hung":
+        yield Clue(signature="no-progress", role="symptom", symptom="hang", names="none", text=job.why)
+        for place in job.behind():
+            text = f"rank {place.rank} reported step {job.rank_steps.get(place.rank, -1)} last, behind the others"
+            yield Clue(
+                signature="reports-behind", role="symptom", symptom="hang", text=text, rank=place.rank, node=place.node
+            )
+    if job.bad and job.bad[-1][0] == job.attempt:
+        rank = job.bad_rank
+        yield Clue(
+            signature="non-finite-report",
+            role="root",
+            cause="numerical",
+            weight=82,
+            text=f"rank {rank} reports a non-finite value at step {job.bad[-1][1]}",
+            rank=rank,
+            node=homes.get(rank if rank is not None else -1, ""),
+        )
+    first = ended.exits[0] if ended.exits and not ended.why else None
+    if first and len(job.ranks) > 1 and first.signal not in SENT_BY_OTHERS and first.code:
+        how = f"signal {first.signal}" if first.signal else f"exit code {first.code}"
+        text = f"rank {first.rank} was the first to end: {how}"
+        yield Clue(signature="ended-first", role="symptom", text=text, rank=first.rank, node=homes.get(first.rank, ""))
+
+
 def _hardware(job: Job, incidents: Iterable[Incident]) -> Iterable[Clue]:
     """Findings on what the attempt ran on, since shortly before it began, in the words of a diagnosis."""
     homes = {gpu: place for place in job.ranks for gpu in place.gpus}
@@ -81,5 +111,6 @@ def _hardware(job: Job, incidents: Iterable[Incident]) -> Iterable[Clue]:
                 rank=place.rank,
                 node=finding.part.node,
                 pci=finding.part.pci,
+                fields={"family": finding.family} if finding.family else {},
                 at=finding.at,
             )

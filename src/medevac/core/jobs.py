@@ -8,9 +8,10 @@ from immutables import Map
 from msgspec.structs import replace
 
 from medevac.core.decision import Struct
-from medevac.core.diagnose_case import PastEnd
+from medevac.core.diagnose_case import Clue, PastEnd
 from medevac.core.events import (
     AttemptEnded,
+    AttemptExamined,
     AttemptStarted,
     CheckpointFound,
     CheckpointJudged,
@@ -37,6 +38,7 @@ JobEvent: TypeAlias = (
     | CheckpointVerified
     | CheckpointJudged
     | OutputRead
+    | AttemptExamined
 )
 
 
@@ -58,7 +60,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 class Job(Struct, frozen=True, kw_only=True):
     """One job. `best` is the furthest sound step of earlier attempts, `reached` of this one; `unproven` how many
-    attempts in a row ended without passing `best`; `bad` the (attempt, step) pairs where NaN or infinity showed.
+    attempts in a row ended without passing `best`; `bad` the (attempt, step) pairs where NaN or infinity showed,
+    `bad_rank` the rank that said so last.
     """
 
     spec: JobSubmitted
@@ -78,6 +81,7 @@ class Job(Struct, frozen=True, kw_only=True):
     restarts: int = 0
     unproven: int = 0
     bad: tuple[tuple[int, int], ...] = ()
+    bad_rank: int | None = None
     culprits: tuple[str, ...] = ()
     trusted: int | None = None
     chosen: int | None = None
@@ -85,6 +89,7 @@ class Job(Struct, frozen=True, kw_only=True):
     ended: AttemptEnded | None = None
     started_at: float = 0.0
     output: OutputRead | None = None
+    examined: tuple[Clue, ...] = ()
     ends: tuple[PastEnd, ...] = ()
     slowness: Slowness = Slowness()
 
@@ -108,6 +113,8 @@ class Job(Struct, frozen=True, kw_only=True):
                 return replace(self, ended=event)
             case OutputRead():
                 return replace(self, output=event)
+            case AttemptExamined():
+                return replace(self, examined=event.clues)
             case ResumedFrom():
                 return replace(self, resumed=event.step)
             case StepReported():
@@ -116,7 +123,9 @@ class Job(Struct, frozen=True, kw_only=True):
     def _stepped(self, event: StepReported) -> Job:
         if not event.finite:
             known = any(attempt == event.attempt for attempt, _ in self.bad)
-            return self if known else replace(self, bad=(*self.bad[-15:], (event.attempt, event.step)))
+            if known:
+                return self
+            return replace(self, bad=(*self.bad[-15:], (event.attempt, event.step)), bad_rank=event.rank)
         if any(attempt == event.attempt for attempt, _ in self.bad):
             return self
         seen = max(event.step, self.rank_steps.get(event.rank, -1))

@@ -187,6 +187,7 @@ def _stop(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAct
             job=job.spec.job,
             attempt=job.attempt,
             grace_s=0.0 if trigger.on in {"hung", "critical", "non-finite"} else policy.recovery.stop_grace_s,
+            examine=trigger.on == "hung",
         )
     ]
 

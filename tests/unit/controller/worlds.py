@@ -16,6 +16,7 @@ from medevac.core.decision import Decision
 from medevac.core.events import (
     ActionSettled,
     AnyEvent,
+    AttemptExamined,
     CheckpointSealed,
     CheckpointVerified,
     Gpu,
@@ -156,6 +157,7 @@ class World:
         self.nodes: list[Source] = []
         self.fenced: Exception | None = None
         self.ended: list[str] = []
+        self.seen: list[AttemptExamined] = []
 
     # --- what the controller is given (controller.runtime.Ports) ----------------------------------------------------
 
@@ -190,6 +192,9 @@ class World:
 
     async def output(self, job: str, attempt: int) -> tuple[OutputRead, ...]:
         return ()
+
+    async def examine(self, job: str, attempt: int) -> tuple[AttemptExamined, ...]:
+        return tuple(event for event in self.seen if (event.job, event.attempt) == (job, attempt))
 
     async def over(self, job: str) -> None:
         self.ended.append(job)

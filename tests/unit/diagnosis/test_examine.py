@@ -1,0 +1,158 @@
+"""A hung attempt looked at before its stop: real processes, real dump files, and the place in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle  # noqa: TID251 - the format that is read
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.controller.worlds import World
+
+from medevac.adapters.schedulers.local import processes
+from medevac.adapters.schedulers.local.files import Attempt, Keeping, Plan, PlannedRank, StartedRank
+from medevac.controller.examine import examine, examine_dumps
+from medevac.core.diagnose_case import Clue
+from medevac.core.events import AttemptEnded, AttemptExamined, RankPlace, StepReported
+from medevac.ports.store import EventRecord
+
+
+class Ranks:
+    """Three sleeping ranks as the files of an attempt show them."""
+
+    def __init__(self, state: Path, *, launcher: bool = False) -> None:
+        folder = state / "jobs" / "job" / "attempts" / "1"
+        folder.mkdir(parents=True)
+        self.attempt = Attempt(folder)
+        marks = {"MEDEVAC_STATE_DIR": str(state), "MEDEVAC_JOB_ID": "job", "MEDEVAC_ATTEMPT": "1"}
+        dumps = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(state / "trace_")}
+        sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+        self.ranks = [
+            subprocess.Popen(sleep, env=os.environ | marks | dumps | {"RANK": str(rank)}, start_new_session=True)
+            for rank in range(3)
+        ]
+        places = [RankPlace(rank=rank, node=f"n{rank}") for rank in range(3)]
+        self.attempt.save(
+            Plan(
+                job="job",
+                attempt=1,
+                action="a",
+                at=time.time() - 60,
+                command=("true",),
+                cwd="/",
+                state=str(state),
+                ranks=tuple(PlannedRank(place=place) for place in (places[:1] if launcher else places)),
+            )
+        )
+        started = [StartedRank(rank=rank, process=processes.identify(one.pid)) for rank, one in enumerate(self.ranks)]
+        keeper = processes.identify(os.getpid())
+        self.attempt.save(Keeping(process=keeper, at=time.time(), ranks=tuple(started[:1] if launcher else started)))
+
+    def stop(self, rank: int) -> None:
+        pid = self.ranks[rank].pid
+        os.kill(pid, signal.SIGSTOP)
+        deadline = time.monotonic() + 30
+        while not ((seen := processes.look(pid)) and seen.stopped):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def close(self) -> None:
+        for one in self.ranks:
+            one.kill()
+            one.wait()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    made = Ranks(tmp_path / "state")
+    yield made
+    made.close()
+
+
+async def clues(ranks: Ranks, dumps: str | None = None) -> tuple[Clue, ...]:
+    found = await examine(ranks.attempt, dumps, 5.0)
+    return found[0].clues if found else ()
+
+
+async def test_healthy_processes_say_nothing(ranks: Ranks) -> None:
+    assert await clues(ranks) == ()
+
+
+async def test_a_stopped_rank_is_named_with_its_node(ranks: Ranks) -> None:
+    ranks.stop(1)
+    (found,) = await clues(ranks)
+    assert (found.signature, found.rank, found.node, found.cause) == ("process-stopped", 1, "n1", None)
+
+
+async def test_a_stopped_rank_under_a_launcher_is_found_by_its_environment(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path / "state", launcher=True)
+    try:
+        ranks.stop(2)
+        (found,) = await clues(ranks)
+        assert found.rank == 2
+    finally:
+        ranks.close()
+
+
+def dump(rank: int, seq: int, state: str) -> bytes:
+    entry = {"process_group": ("0", "default"), "collective_seq_id": seq, "profiling_name": "nccl:all_reduce"}
+    entries = [entry | {"state": state, "input_sizes": [[8]], "input_dtypes": ["Float"], "time_created_ns": seq}]
+    return pickle.dumps({"rank": rank, "pg_config": {"0": {"ranks": "[0, 1, 2]", "desc": "x"}}, "entries": entries})
+
+
+async def test_dumps_are_read_where_the_ranks_write_them(ranks: Ranks, tmp_path: Path) -> None:
+    for rank in range(3):
+        late = dump(rank, 6, "completed") if rank == 2 else dump(rank, 7, "started")
+        (tmp_path / "state" / f"trace_{rank}").write_bytes(late)
+    (found,) = await clues(ranks)
+    assert (found.signature, found.rank, found.node) == ("flight-recorder-behind", 2, "n2")
+
+
+async def test_dumps_of_an_earlier_attempt_are_not_evidence(ranks: Ranks, tmp_path: Path) -> None:
+    for rank in range(3):
+        path = tmp_path / "state" / f"trace_{rank}"
+        path.write_bytes(dump(rank, 6 + rank, "started"))
+        os.utime(path, (1.0, 1.0))
+    assert await clues(ranks) == ()
+
+
+async def test_a_configured_folder_is_read_instead(ranks: Ranks, tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    for rank in (0, 1, 2):
+        (folder / f"rank_{rank}").write_bytes(dump(rank, 5 if rank else 4, "started" if rank else "completed"))
+    assert [clue.rank for clue in await clues(ranks, str(folder))] == [0]
+    elsewhere = await examine_dumps("job", 3, str(folder), 1.0)
+    assert (elsewhere[0].attempt, elsewhere[0].id) == (3, "job/3/examined")
+    assert await examine_dumps("job", 3, None, 1.0) == ()
+
+
+async def test_an_attempt_that_left_no_files_says_nothing(tmp_path: Path) -> None:
+    assert await examine(Attempt(tmp_path / "jobs" / "j" / "attempts" / "4"), None, 1.0) == ()
+
+
+@pytest.mark.looptime
+async def test_what_was_seen_stands_in_the_log_before_the_end() -> None:
+    world = World()
+    world.seen = [AttemptExamined(at=1.0, id="train/1/examined", job="train", attempt=1)]
+    await world.submit()
+    running = asyncio.create_task(world.run())
+    await world.started()
+    for step in range(1, 30):
+        await world.step(step)
+        await asyncio.sleep(1)
+    await world.until(lambda: ("train", 1) in world.cluster.ended)
+    kinds: list[type] = []
+    async with asyncio.timeout(600):
+        while AttemptEnded not in kinds:
+            await asyncio.sleep(0.1)
+            kinds = [type(r.event) for r in await world.log() if isinstance(r, EventRecord)]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert kinds.index(StepReported) < kinds.index(AttemptExamined) < kinds.index(AttemptEnded)
