@@ -43,6 +43,9 @@ GPU_HOURS_BETWEEN_FAILURES = 50_000.0
 
 FIRST_AUTO_S = 60.0
 SAVE_SECONDS = 1800.0
+ENDING_SECONDS = 10.0
+"""How long an idle saver may take to leave; it is only waited for so that it is not left behind in a test."""
+
 STALE_SECONDS = 3600.0
 """A staging folder untouched for so long belongs to nobody."""
 
@@ -228,11 +231,11 @@ class CheckpointManager:
             self._link.send(Segment(slot=number, size=slot.size), slot.descriptor)
         return self._link, self._slots[number]
 
-    def _let_go(self) -> None:
+    def _let_go(self, wait_s: float = 0.0) -> None:
         """Start over with a new saver; the old one finishes what it was told."""
         if self._link:
             self.poll()
-            self._link.close(0.0)
+            self._link.close(wait_s)
         for step in self._busy.values():
             log.info("checkpoint of step %d is left to its saver", step)
         for slot in self._slots:
@@ -277,7 +280,7 @@ class CheckpointManager:
     def close(self, wait_s: float = SAVE_SECONDS) -> None:
         """Finish what is being written, and end the saver."""
         self.wait(wait_s)
-        self._let_go()
+        self._let_go(wait_s=ENDING_SECONDS)
 
     # --- loading ----------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,9 @@ class Chain:
         """Stand around the model's reduction. One that cannot be joined costs one line, and the naming of ranks."""
         try:
             if isinstance(model, DistributedDataParallel):
-                model.register_comm_hook(user_hook or _averaging(model), self._ddp)
+                # A lambda has no annotations, of which DDP accepts one spelling only.
+                hook = lambda state, bucket: self._ddp(state, bucket)  # noqa: E731, PLW0108
+                model.register_comm_hook(user_hook or _averaging(model), hook)
                 self.attached = "ddp"
             elif any(isinstance(module, FSDPModule) for module in model.modules()):
                 for module in model.modules():

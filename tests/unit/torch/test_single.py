@@ -1,0 +1,316 @@
+"""One process: what is saved is what was there, what is not whole is not loaded, and a bad step changes nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint import filesystem, state_dict_loader
+
+from medevac.client import Client
+from medevac.client.link import NoLink
+from medevac.core.seal import SEAL, decode_seal, encode_seal
+from medevac.torch import CheckpointManager, Guard, Stop, lineage
+from medevac.torch.checkpoints import optimal_interval
+from medevac.torch.ecc import EccWatch
+from medevac.torch.saver import is_finite
+from medevac.torch.spikes import Spikes
+
+pytestmark = pytest.mark.e2e
+LIMIT_S = 60.0
+
+
+def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def train(
+    guard: Guard, model: nn.Module, optimizer: torch.optim.Optimizer, start: int, total: int, **bad: int
+) -> list[int]:
+    """The steps that were done; `nan_at` spoils the gradient of a step: `times` times (default 1)."""
+    done: list[int] = []
+    for step in guard.steps(start, total):
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step))).square().mean()
+        loss.backward()
+        if step == bad.get("nan_at") and done.count(step) < bad.get("times", 1):
+            gradient = next(model.parameters()).grad
+            assert gradient is not None
+            gradient[0, 0] = math.nan
+        done.append(step)
+        guard.backward_done()
+        optimizer.step()
+        guard.end_step(loss=loss)
+    return done
+
+
+def run(folder: Path, total: int, **given: object) -> tuple[list[torch.Tensor], list[int]]:
+    """A training from the newest clean checkpoint; its parameters and the steps done."""
+    bad = {name: given.pop(name) for name in ("nan_at", "times") if name in given}
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=folder, every_steps=5, overlap="wait", **given)  # type: ignore[arg-type]
+    try:
+        steps = train(guard, model, optimizer, guard.resume().step, total, **bad)  # type: ignore[arg-type]
+    finally:
+        guard.close()
+    return [p.detach().clone() for p in model.parameters()], steps
+
+
+def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[torch.Tensor]:
+    return run(tmp_path_factory.mktemp("undisturbed"), 20)[0]
+
+
+def test_resumed_is_bit_equal(tmp_path: Path, undisturbed: list[torch.Tensor]) -> None:
+    run(tmp_path, 12)
+    parameters, steps = run(tmp_path, 20)
+    assert steps == list(range(12, 20))
+    assert equal(parameters, undisturbed)
+
+
+def test_rolled_back_is_bit_equal(tmp_path: Path, undisturbed: list[torch.Tensor]) -> None:
+    parameters, steps = run(tmp_path, 20, nan_at=13)
+    assert steps == [*range(14), *range(10, 20)]
+    assert equal(parameters, undisturbed)
+
+
+def test_a_step_that_is_bad_again_puts_its_checkpoint_in_doubt(tmp_path: Path, undisturbed: list[torch.Tensor]) -> None:
+    parameters, steps = run(tmp_path, 20, nan_at=13, times=2)
+    assert steps == [*range(14), *range(10, 14), *range(5, 20)]
+    assert equal(parameters, undisturbed)
+
+
+def test_a_step_that_is_always_bad_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(Stop) as stop:
+        run(tmp_path, 20, nan_at=13, times=99)
+    assert stop.value.code == 85
+    assert "step 13" in stop.value.why
+
+
+def test_skip_goes_on_and_leaves_the_parameters(tmp_path: Path) -> None:
+    parameters, steps = run(tmp_path, 20, nan_at=13, on_bad="skip")
+    assert steps == list(range(20))
+    assert all(bool(torch.isfinite(one).all()) for one in parameters)
+
+
+def test_stop_ends_with_85(tmp_path: Path) -> None:
+    with pytest.raises(Stop) as stop:
+        run(tmp_path, 20, nan_at=13, on_bad="stop")
+    assert stop.value.code == 85
+
+
+def test_overflows_of_a_scaler_are_its_own_affair(tmp_path: Path) -> None:
+    """A scaler in search of its scale: infinities, and no word of ours."""
+    model, optimizer = made()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000)
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path, scaler=scaler, every_steps=100, save_last=False)
+    for step in guard.steps(guard.resume().step, 12):
+        optimizer.zero_grad()
+        loss = 1e3 * model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step))).square().mean()
+        scaler.scale(loss).backward()
+        assert guard.backward_done()
+        scaler.step(optimizer)
+        scaler.update()
+        guard.end_step(loss=loss)
+    assert scaler.get_scale() < 2.0**127
+    assert all(bool(torch.isfinite(one).all()) for one in model.parameters())
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def checkpoint(folder: Path, steps: int = 12) -> Path:
+    run(folder, steps)
+    found = lineage.newest_clean(folder)
+    assert found
+    return found
+
+
+def test_dcp_reads_it(tmp_path: Path) -> None:
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer)
+    assert manager.save(3, wait=True)
+    manager.close()
+    read = {"model": {name: torch.zeros_like(value) for name, value in model.state_dict().items()}}
+    reader = filesystem.FileSystemReader(tmp_path / "step_00000003")
+    with pytest.warns(UserWarning, match="torch.distributed"):
+        state_dict_loader.load(read, storage_reader=reader, no_dist=True)
+    assert all(torch.equal(read["model"][name], value) for name, value in model.state_dict().items())
+
+
+def test_a_save_begun_during_another_tears_neither(tmp_path: Path) -> None:
+    """All ones, then at once all twos: where a kept buffer is shared, the first comes out as a mixture."""
+    model = nn.Linear(512, 512)
+    manager = CheckpointManager(tmp_path, model, slots=2, overlap="wait")
+    for step in (1, 2, 3):
+        for parameter in model.parameters():
+            nn.init.constant_(parameter, float(step))
+        manager.save(step)
+    assert manager.wait()
+    assert manager.failed == {}
+    for step in (1, 2, 3):
+        manager.load(tmp_path / f"step_{step:08d}")
+        assert all(bool((one == step).all()) for one in model.parameters())
+    manager.close()
+
+
+def test_memory_that_changes_before_it_is_written_is_no_checkpoint(tmp_path: Path) -> None:
+    """The tear itself: the saver finds that it did not write what was captured."""
+    model = nn.Linear(512, 512)
+    manager = CheckpointManager(tmp_path, model)
+    manager.save(1, wait=True)
+    import medevac.torch.checkpoints as module
+
+    original = module.capture
+
+    def torn(tensors: list[torch.Tensor], places: list[int], slot: object, then: Callable[[list[str]], None]) -> None:
+        def later(hashes: list[str]) -> None:
+            slot.bytes[100] += 1  # type: ignore[attr-defined]
+            then(hashes)
+
+        original(tensors, places, slot, later)  # type: ignore[arg-type]
+
+    module.capture = torn  # type: ignore[assignment]
+    try:
+        assert not manager.save(2, wait=True)
+    finally:
+        module.capture = original
+    assert "not what was captured" in manager.failed[2]
+    assert manager.newest_clean() == tmp_path / "step_00000001"
+    assert manager.parent == 1
+    manager.close()
+
+
+def test_a_state_that_is_not_finite_is_no_checkpoint(tmp_path: Path) -> None:
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer)
+    with torch.no_grad():
+        next(model.parameters())[0, 0] = math.inf
+    assert not manager.save(1, wait=True)
+    assert "NaN or infinity" in manager.failed[1]
+    assert not (tmp_path / "step_00000001").exists()
+    manager.close()
+
+
+def test_a_flipped_bit_is_refused_and_the_one_before_is_taken(tmp_path: Path) -> None:
+    newest = checkpoint(tmp_path)
+    data = newest / "__0_0.distcp"
+    flipped = bytearray(data.read_bytes())
+    flipped[len(flipped) // 2] ^= 1
+    data.write_bytes(flipped)
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path)
+    state = guard.resume()
+    guard.close()
+    assert newest.name == "step_00000012"
+    assert state.step == 10
+    assert lineage.survey(tmp_path)[-1].state == "condemned"
+
+
+def test_under_medevac_a_checkpoint_that_is_not_as_sealed_ends_with_86(tmp_path: Path) -> None:
+    newest = checkpoint(tmp_path)
+    (newest / "__0_0.distcp").write_bytes(b"short")
+    model, optimizer = made()
+    client = Client(NoLink(), job="j", attempt=2)
+    client.resume_from = newest
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path, client=client)
+    with pytest.raises(Stop) as stop:
+        guard.resume()
+    assert stop.value.code == 86
+    assert "12 bytes" not in stop.value.why
+    assert "__0_0.distcp: 5 bytes" in stop.value.why
+
+
+def test_under_medevac_nothing_is_loaded_that_was_not_named(tmp_path: Path) -> None:
+    checkpoint(tmp_path)
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path, client=Client(NoLink(), job="j", attempt=2))
+    assert guard.resume().path is None
+
+
+def test_a_checkpoint_without_a_seal_does_not_exist(tmp_path: Path) -> None:
+    newest = checkpoint(tmp_path)
+    (newest / SEAL).unlink()
+    assert lineage.newest_clean(tmp_path) == tmp_path / "step_00000010"
+
+
+def test_doubt_is_inherited_and_kept_until_a_newer_clean_one_is_there(tmp_path: Path) -> None:
+    checkpoint(tmp_path, 20)
+    lineage.judge(tmp_path, [15], "suspect", "a test")
+    states = {known.step: known.state for known in lineage.survey(tmp_path)}
+    assert states == {10: "clean", 15: "suspect", 20: "suspect"}
+    assert lineage.newest_clean(tmp_path) == tmp_path / "step_00000010"
+    assert lineage.prune(tmp_path, 1) == []
+    seal = decode_seal((tmp_path / "step_00000020" / SEAL).read_bytes())
+    later = tmp_path / "step_00000030"
+    later.mkdir()
+    (later / SEAL).write_bytes(encode_seal(type(seal)(job="", attempt=0, step=30, at=time.time())))
+    assert lineage.prune(tmp_path, 1) == [10, 15, 20]
+
+
+def test_the_interval_is_the_root_and_never_under_a_save() -> None:
+    assert optimal_interval(2.0, 1.0, 3600.0) == pytest.approx(120.0)
+    assert optimal_interval(0.001, 100.0, 3600.0) == 150.0
+
+
+# --- what is watched --------------------------------------------------------------------------------------------------
+
+FAKE = """
+import json, sys
+for number, line in enumerate(sys.stdin):
+    print(json.dumps([{"index": 0, "uuid": "GPU-x", "pci": "", "dbe": max(number - 1, 0)}]), flush=True)
+"""
+
+
+def test_a_new_uncorrected_error_is_noticed_without_waiting() -> None:
+    watch = EccWatch("GPU-x", (sys.executable, "-c", FAKE))
+    deadline = time.monotonic() + LIMIT_S
+    while watch.rose == 0 and time.monotonic() < deadline:
+        watch.ask()
+        watch.look()
+        time.sleep(0.01)
+    assert watch.rose == 1
+    watch.close()
+
+
+def test_a_child_that_says_nothing_is_unknown() -> None:
+    watch = EccWatch("GPU-x", (sys.executable, "-c", "import time; time.sleep(600)"))
+    watch.ask()
+    assert watch.look() == 0
+    assert watch.count is None
+    watch.close()
+
+
+def test_a_spike_is_told_and_the_usual_is_not() -> None:
+    spikes = Spikes("loss")
+    assert [spikes.look(1.0 + 0.01 * (step % 7)) for step in range(40)] == [""] * 40
+    assert "loss 9" in spikes.look(9.0)
+
+
+def test_finite_looks_at_floats_of_all_widths() -> None:
+    assert is_finite(torch.ones(4).numpy().tobytes(), "float32")
+    assert not is_finite(torch.tensor([1.0, math.inf]).numpy().tobytes(), "float32")
+    bad = torch.tensor([1.0, math.nan], dtype=torch.bfloat16).view(torch.int16).numpy().tobytes()
+    assert not is_finite(bad, "bfloat16")
+    assert is_finite(b"\xff" * 8, "int64")
+
+
+def test_final_seal_names_place_and_parent(tmp_path: Path) -> None:
+    newest = checkpoint(tmp_path)
+    seal = json.loads((newest / SEAL).read_text())
+    assert seal["parent"] == 10
+    assert [rank["rank"] for rank in seal["ranks"]] == [0]
+    assert {"__0_0.distcp", ".metadata"} == set(seal["files"])
