@@ -57,7 +57,7 @@ export MASTER_PORT=$({python} -c 'import socket; s = socket.create_server(("", 0
 pace={pace}
 [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] && pace={later_pace}
 export pace
-srun --kill-on-bad-exit=1 bash -c '
+srun bash -c '
 export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MEDEVAC_GPU=GPU-$SLURMD_NODENAME-0
 exec {python} {root}/examples/train.py --steps {steps} --save-every {save_every} --step-seconds $pace {options}'
 """
