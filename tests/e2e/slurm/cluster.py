@@ -172,6 +172,8 @@ class Cluster:
         """End everything, jobs first."""
         if self.daemons.get("slurmctld") and self.daemons["slurmctld"].poll() is None:
             self.call("scancel", "--full", "--user", getpass.getuser(), check=False)
+            with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):  # a slurmd waits for its steps
+                until(lambda: not self.call("squeue", "-h", check=False).stdout.strip(), "no job is left", 15.0)
         for daemon in self.daemons.values():
             daemon.terminate()
         for name in [*self.daemons]:

@@ -51,6 +51,11 @@ def test_a_killed_rank(job: Training) -> None:
     assert resumed(job, 2) == {clean}
     assert out_of_service(job.cluster) == {}
     assert (job.checkpoints / "latest_clean").exists()
+    said = job.service.medevac("slurm", "check", str(job.number), "--config", str(job.service.config))
+    assert "recovered by Medevac" in said
+    assert f"output: {job.cluster.folder}/jobs/" in said
+    assert "told what to load by: MEDEVAC_RESUME_FROM" in said
+    assert "mistake" not in said
 
 
 def test_a_lost_gpu(job: Training) -> None:
