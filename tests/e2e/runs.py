@@ -65,6 +65,7 @@ class Run:
         self.ranks = ranks
         self.env: dict[str, str] = {}
         self.process: subprocess.Popen[bytes] | None = None
+        self.processes: list[subprocess.Popen[bytes]] = []
         program = f"exec {sys.executable} {TRAIN} --steps {steps} --save-every 8"
         pace = f"$(test $MEDEVAC_ATTEMPT = 1 && echo {step_s} || echo {later_step_s or step_s})"
         self.train = ["sh", "-c", f"{program} --step-seconds {pace}", JOB]
@@ -90,6 +91,7 @@ class Run:
                 stderr=printed,
                 start_new_session=True,
             )
+        self.processes.append(self.process)
 
     def wait(self) -> int:
         """The exit code of the process that was started last."""
@@ -119,9 +121,11 @@ class Run:
             for pid in left:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            if self.process:
-                self.process.poll()
+            for process in self.processes:
+                process.poll()
             time.sleep(0.02)
+        for process in self.processes:
+            process.wait(LIMIT_S)
 
     # --- looking ----------------------------------------------------------------------------------------------------
 

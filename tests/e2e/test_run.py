@@ -7,12 +7,15 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import JOB, Run, recovered_once, undisturbed, uuid
+from tests.e2e.runs import JOB, Run, command_line, recovered_once, undisturbed, uuid
 
+from medevac.adapters.lease import read
 from medevac.core.actions import Isolate, StartAttempt
 from medevac.core.events import AttemptEnded, OrderGiven, StepReported
 
@@ -192,3 +195,57 @@ def test_a_command_that_does_not_exist_is_one_line(run: Run) -> None:
     assert run.printed().strip().splitlines() == [
         f"medevac: job {JOB}: command no-such-command does not exist or may not be executed"
     ]
+
+
+def supervisor_pid(run: Run) -> int:
+    held = read(run.state / "jobs" / JOB / "supervisor.lease")
+    assert held, "no parent's lease"
+    assert held.process, "no process in the parent's lease"
+    return held.process.pid
+
+
+def is_watched(run: Run) -> bool:
+    """A controller and a parent live, or the job is over. With both killed at once a person takes over."""
+    if run.state_is("finished"):
+        return True
+    alive = [bool(command_line(pid)) for pid in (run.controller_pid(), supervisor_pid(run))]
+    if not any(alive):
+        run.start("--attach", JOB)
+        time.sleep(1)
+    return all(alive)
+
+
+def anybody_killed(run: Run, seed: int) -> None:
+    """One process after the other, whichever, at any moment."""
+    rng = random.Random(seed)
+    run.start()
+    for round_ in range(4):
+        run.checkpoint(2 + 2 * round_)
+        time.sleep(rng.uniform(0, 0.5))
+        run.until(lambda: bool((keeping := run.attempt().keeping) and keeping.ranks), "an attempt that runs")
+        victims = [supervisor_pid(run), run.controller_pid(), run.keeper_pid(), run.rank_pid(0)]
+        for pid in rng.sample(victims, rng.choice((1, 1, 2))):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        run.until(lambda: is_watched(run), "watched again")
+    run.until(lambda: run.state_is("finished"), "finished")
+    assert run.parameters() == undisturbed(run.steps)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whoever_is_killed_the_model_is_the_same(tmp_path: Path, seed: int) -> None:
+    run = Run(tmp_path, steps=120)
+    try:
+        anybody_killed(run, seed)
+    finally:
+        run.close()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_whoever_is_killed_however_often(tmp_path: Path, seed: int) -> None:
+    run = Run(tmp_path, steps=120)
+    try:
+        anybody_killed(run, seed)
+    finally:
+        run.close()
