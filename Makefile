@@ -62,6 +62,9 @@ soak: env-dev  ## the long ones: many seeds for real, thousands of generated cas
 bench: env-dev  ## each benchmark, one JSON object a line
 	@set -e; for script in $(sort $(wildcard benchmarks/*.py)); do $(BIN)/python $$script --json $(BENCH_ARGS); done
 
+gpu-check: env-dev  ## what needs a GPU; says so where there is none
+	@$(BIN)/python benchmarks/torch_gpu.py
+
 docs: env-dev  ## write the generated pages again
 	$(BIN)/python tools/gen_docs.py
 

@@ -16,15 +16,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.e2e.runs import LIMIT_S, ONE_THREAD, ROOT, Run, uuid
+from tests.e2e.runs import LIMIT_S, ONE_THREAD, ROOT, Run, pci, uuid
 
 from medevac.core.actions import Isolate
-from medevac.core.events import AttemptEnded, AttemptStarted
+from medevac.core.events import AttemptEnded, AttemptStarted, EccCounted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("torch"), pytest.mark.timeout(400)]
 
 RANKS = 2
 STEPS = 60
+MARGIN_S = 4.0
+"""So much older than a fault is a checkpoint that is beyond doubt; the policy asks for less."""
 SCRIPTS = {"ddp": ROOT / "examples" / "torch_ddp.py", "fsdp2": ROOT / "examples" / "torch_fsdp2.py"}
 NAMES = Path(__file__).parents[1] / "unit" / "torch" / "nan_ranks.py"
 
@@ -132,10 +134,11 @@ def test_a_job_asked_to_leave_saves_first(run: TorchRun) -> None:
 
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_a_gpu_that_corrupts_its_memory_is_left_and_the_model_is_not_touched(tmp_path: Path, kind: str) -> None:
-    run = TorchRun(tmp_path, kind)
+    run = TorchRun(tmp_path, kind, pace=0.3)
     try:
         run.start()
-        run.checkpoint()
+        run.checkpoint(1)
+        sound_since(run, victim(run), time.time() + MARGIN_S)
         corrupt(run.memory / f"{victim(run)}.bin")
         run.memory_error(*place_of(victim(run)))
         assert run.wait() == 0, run.told()
@@ -148,6 +151,22 @@ def test_a_gpu_that_corrupts_its_memory_is_left_and_the_model_is_not_touched(tmp
 def victim(run: TorchRun) -> str:
     """The GPU of the first attempt's rank 1."""
     return run.events(AttemptStarted)[0].ranks[1].gpus[0]
+
+
+def sound_since(run: TorchRun, gpu: str, since: float) -> None:
+    """Let the GPU's counters be read once more: what was sealed before is beyond doubt."""
+    node, at = place_of(gpu)
+    counters = {"uuid": gpu, "pci": pci(at), "sbe": 0, "dbe": 0, "remapped_rows": 0, "temperature": 55.0}
+
+    def read() -> bool:
+        counters["temperature"] = 55.0 + len(run.events(EccCounted)) % 7
+        path = run.cluster / f"node{node}" / f"gpu{at}.json"
+        path.with_suffix(".new").write_text(json.dumps(counters))
+        path.with_suffix(".new").replace(path)
+        time.sleep(0.1)
+        return any(event.gpu == gpu and event.at > since for event in run.events(EccCounted))
+
+    run.until(read, "read")
 
 
 def place_of(gpu: str) -> tuple[int, int]:
@@ -192,8 +211,21 @@ def launch_spoilt(command: list[str], folder: Path) -> list[int]:
             process.kill()
 
 
+TORCHRUN = ("-m", "medevac.torch.run", "--nproc-per-node", str(RANKS))
+
+
 def test_torchrun_under_medevac_run(tmp_path: Path) -> None:
-    run = TorchRun(tmp_path, launcher=("-m", "medevac.torch.run", "--nproc-per-node", str(RANKS)))
+    run = TorchRun(tmp_path, launcher=TORCHRUN, pace=0.0)
+    try:
+        run.start()
+        run.recovered("ddp", attempts=1)
+    finally:
+        run.close()
+
+
+@pytest.mark.soak
+def test_a_killed_rank_of_torchrun_costs_one_attempt(tmp_path: Path) -> None:
+    run = TorchRun(tmp_path, launcher=TORCHRUN)
     try:
         run.start()
         run.checkpoint()

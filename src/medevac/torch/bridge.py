@@ -92,17 +92,27 @@ class Bridge(Link):
                 work.wait()
             norm = _norm(parameters) if want_norm else None
             return _told(vector, norm)
+        if self._world == 1:
+            return self._alone(_norm(parameters) if want_norm else None)
         squares = _squares(parameters, self._device) if want_norm or not self._norms else None
         vector = torch.zeros(self._world + 1, device=self._device)
         if squares is not None:
-            if not self._norms and self._world == 1:
-                self._norms = [squares]
             vector[self._world] = squares
         self._fill(vector[: self._world])
-        if agree and self._world > 1:
+        if agree:
             dist.all_reduce(vector)
         words, norm = vector[: self._world], vector[self._world].sqrt()
         return _told(words, norm if squares is not None else None, agreed=True)
+
+    def _alone(self, norm: Tensor | None) -> Told:
+        """One process: its gradients' norm says it all."""
+        value = None if norm is None else float(norm)
+        if self._norms:
+            value = float(torch.stack(self._norms).norm()) if value is None else value
+            self._norms = []
+        word, self._word = self._word, 0
+        bad = BAD if value is not None and not math.isfinite(value) else 0
+        return Told(words=(word | bad,), norm=value, agreed=True)
 
 
 def _told(vector: Tensor, norm: Tensor | None, *, agreed: bool = False) -> Told:

@@ -90,7 +90,7 @@ def shell(sizes: tuple[int, ...], dtype: torch.dtype) -> Shell:
         end = at + len(data)
     expected = torch.empty(0, dtype=dtype).element_size() * _count(sizes)
     if end - len(head) - len(tail) != expected or gaps != (expected > 0):
-        raise RuntimeError(f"this torch ({torch.__version__}) writes archives that Medevac does not know")
+        raise OSError(f"this torch ({torch.__version__}) writes archives that Medevac does not know")
     return Shell(head=head, tail=tail)
 
 

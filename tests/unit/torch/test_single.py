@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import filesystem, state_dict_loader
 from medevac.client import Client
 from medevac.client.link import NoLink
 from medevac.core.seal import SEAL, decode_seal, encode_seal
-from medevac.torch import CheckpointManager, Guard, Stop, lineage
+from medevac.torch import CheckpointManager, Guard, Stop, host_copy, lineage
 from medevac.torch.checkpoints import optimal_interval
 from medevac.torch.ecc import EccWatch
 from medevac.torch.saver import is_finite
@@ -167,14 +167,12 @@ def test_a_save_begun_during_another_tears_neither(tmp_path: Path) -> None:
     manager.close()
 
 
-def test_memory_that_changes_before_it_is_written_is_no_checkpoint(tmp_path: Path) -> None:
+def test_memory_that_changes_meanwhile_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tear itself: the saver finds that it did not write what was captured."""
     model = nn.Linear(512, 512)
     manager = CheckpointManager(tmp_path, model)
     manager.save(1, wait=True)
-    import medevac.torch.checkpoints as module
-
-    original = module.capture
+    original = host_copy.capture
 
     def torn(tensors: list[torch.Tensor], places: list[int], slot: object, then: Callable[[list[str]], None]) -> None:
         def later(hashes: list[str]) -> None:
@@ -183,11 +181,8 @@ def test_memory_that_changes_before_it_is_written_is_no_checkpoint(tmp_path: Pat
 
         original(tensors, places, slot, later)  # type: ignore[arg-type]
 
-    module.capture = torn  # type: ignore[assignment]
-    try:
-        assert not manager.save(2, wait=True)
-    finally:
-        module.capture = original
+    monkeypatch.setattr("medevac.torch.checkpoints.capture", torn)
+    assert not manager.save(2, wait=True)
     assert "not what was captured" in manager.failed[2]
     assert manager.newest_clean() == tmp_path / "step_00000001"
     assert manager.parent == 1
