@@ -19,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from medevac.adapters.attribution import Service, check
 from medevac.adapters.checkpoints import FolderCheckpoints
 from medevac.adapters.clock import SystemClock
 from medevac.adapters.injob import Hub
@@ -38,6 +39,7 @@ from medevac.controller.examine import examine
 from medevac.controller.loop import Loop
 from medevac.controller.output import progress_parser, read_output
 from medevac.controller.runtime import RESTING, Runtime
+from medevac.controller.second_opinion import second_opinions
 from medevac.controller.settings import LEASE, STORE, Run, Settings, act_by
 from medevac.core.events import AttemptExamined, JobSubmitted, OutputRead
 from medevac.ports.errors import BadReply, ConfigError, FencedOff, Refused, Unavailable
@@ -52,6 +54,9 @@ PARENT_STARTS_S = 20.0
 """How long a new parent may take to say that it is there."""
 
 THREADS = 32
+ATTRIBUTION = "MEDEVAC_ATTRIBUTION_URL"
+"""Names the external attribution service, if there is one (docs/diagnosis.md)."""
+
 KERNEL = Path("/dev/kmsg")
 log = structlog.get_logger(__name__)
 
@@ -157,6 +162,7 @@ async def serve(state: Path, job: str) -> int:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
     settings = Run(state, job).settings()
     policy = settings.load()
+    attribution = check(Service(url=os.environ.get(ATTRIBUTION, "")))
     lease = Lease(state / LEASE)
     try:
         lease.take()
@@ -170,7 +176,11 @@ async def serve(state: Path, job: str) -> int:
         runtime = Runtime(ports, policy)
         await runtime.restore()
         ports.clock.at_least(runtime.loop.view.now)
-        await runtime.run(lease.keep(ports.clock), tend_parents(state, runtime.loop))
+        await runtime.run(
+            lease.keep(ports.clock),
+            tend_parents(state, runtime.loop),
+            second_opinions(attribution, runtime.loop, runtime.intake, ports.clock),
+        )
         lease.release()
     except* FencedOff as lost:
         log.warning("another controller acts now, this one ends", problem=str(lost.exceptions[0]))

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from medevac.adapters.attribution import Service, check
 from medevac.adapters.schedulers.slurm import SlurmSettings
 from medevac.adapters.topology import load_topology
 from medevac.controller.settings import Settings, state_folder
@@ -51,6 +52,7 @@ class Config(Section, frozen=True, kw_only=True):
     look_back_s: float = 600.0
     notify: Notify = Notify()
     watchdog: WatchdogConfig = WatchdogConfig()
+    attribution: Service = Service()
     slurm: SlurmSettings = SlurmSettings()
 
     def state(self, given: Path | None = None) -> Path:
@@ -128,6 +130,7 @@ def _check(path: Path, config: Config) -> None:
     for key, value in times.items():
         if value <= 0:
             raise ConfigError(f"{path}: {key}", f"{value:g} s must be over 0")
+    check(config.attribution)
     for key in ("topology", "pointers"):
         value = getattr(config.slurm, key)
         if value and not Path(value).is_absolute():

@@ -34,6 +34,7 @@ from medevac.controller.examine import examine_dumps
 from medevac.controller.output import progress_parser
 from medevac.controller.patience import patiently
 from medevac.controller.runtime import Runtime
+from medevac.controller.second_opinion import second_opinions
 from medevac.controller.service_output import Ends, SlurmOutput, read_ended
 from medevac.controller.settings import LEASE, STORE, act_by
 from medevac.core.events import AnyEvent, AttemptExamined, JobPolicy, JobSubmitted, OutputRead
@@ -221,7 +222,9 @@ async def _serve(state: Path, config: Config, base: Path) -> int:
         await runtime.restore()
         ports.clock.at_least(runtime.loop.view.now)
         log.info("begins", mode=config.mode, policy=policy.name, state=str(state))
-        await runtime.run(lease.keep(ports.clock))
+        await runtime.run(
+            lease.keep(ports.clock), second_opinions(config.attribution, runtime.loop, runtime.intake, ports.clock)
+        )
     except* FencedOff as lost:
         log.warning("another controller acts now, this one ends", problem=str(lost.exceptions[0]))
         code = OTHER_ACTS

@@ -115,13 +115,17 @@ def _choose(strength: Mapping[Cause, int], bar: Bar) -> tuple[Cause, float, str]
 
 
 def _symptom(clues: Iterable[Clue], cause: Cause, case: Case) -> Symptom:
-    """What the user saw. A named cause brings its own; else whoever waited speaks before whoever fell over it."""
+    """What the user saw. A named cause brings its own, and a rank that ended by itself died; else whoever waited
+    speaks before whoever fell over it.
+    """
     clues = tuple(clues)
     own = [clue for clue in clues if clue.cause == cause and clue.role == "root"]
     strongest = max(own, key=lambda clue: clue.weight, default=None)
     hung = any(clue.symptom == "hang" and clue.role != "cascade" for clue in clues)
     if strongest is not None:
         return strongest.symptom
+    if any(clue.signature == "ended-first" for clue in clues):
+        return "crash"
     if hung:
         return "hang"
     died = [clue for clue in clues if clue.symptom == "crash"]

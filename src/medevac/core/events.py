@@ -11,9 +11,11 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from medevac.core.diagnose_case import Clue
+from medevac.core.diagnose_case import Cause, Clue, Suspect
 
 Phase: TypeAlias = Literal["start", "load", "step", "eval", "save", "end"]
+AttributionPhase: TypeAlias = Literal["fast", "slow"]
+AttributionOutcome: TypeAlias = Literal["answered", "none", "late", "failed", "absurd"]
 Value: TypeAlias = str | int | float | bool | None
 
 
@@ -248,6 +250,22 @@ class AttemptExamined(Event, frozen=True, kw_only=True, tag=True):
     clues: tuple[Clue, ...] = ()
 
 
+class AttributionHeard(Event, frozen=True, kw_only=True, tag=True):
+    """What an external attribution service said of a failed attempt, or why it said nothing that counts.
+
+    For people to read; nothing is decided on it.
+    """
+
+    job: str
+    attempt: int
+    phase: AttributionPhase
+    outcome: AttributionOutcome
+    why: str = ""
+    cause: Cause | None = None
+    confidence: float = 0.0
+    suspects: tuple[Suspect, ...] = ()
+
+
 class TimePassed(Event, frozen=True, kw_only=True, tag=True):
     """Nothing but time: a deadline of the view came due."""
 
@@ -292,6 +310,7 @@ AnyEvent: TypeAlias = (
     | CheckpointJudged
     | OutputRead
     | AttemptExamined
+    | AttributionHeard
     | TimePassed
     | WatchBegan
     | ActionSettled

@@ -7,12 +7,13 @@ from typing import Literal, TypeAlias
 from immutables import Map
 from msgspec.structs import replace
 
-from medevac.core.decision import Struct
+from medevac.core.decision import Diagnosed, Struct
 from medevac.core.diagnose_case import Clue, PastEnd
 from medevac.core.events import (
     AttemptEnded,
     AttemptExamined,
     AttemptStarted,
+    AttributionHeard,
     CheckpointFound,
     CheckpointJudged,
     CheckpointSealed,
@@ -39,6 +40,7 @@ JobEvent: TypeAlias = (
     | CheckpointJudged
     | OutputRead
     | AttemptExamined
+    | AttributionHeard
 )
 
 
@@ -91,6 +93,7 @@ class Job(Struct, frozen=True, kw_only=True):
     output: OutputRead | None = None
     examined: tuple[Clue, ...] = ()
     ends: tuple[PastEnd, ...] = ()
+    verdict: Diagnosed | None = None
     slowness: Slowness = Slowness()
 
     def apply(self, event: JobEvent) -> Job:
@@ -115,6 +118,8 @@ class Job(Struct, frozen=True, kw_only=True):
                 return replace(self, output=event)
             case AttemptExamined():
                 return replace(self, examined=event.clues)
+            case AttributionHeard():
+                return self
             case ResumedFrom():
                 return replace(self, resumed=event.step)
             case StepReported():

@@ -16,6 +16,7 @@ from medevac.core.events import (
     AttemptEnded,
     AttemptExamined,
     AttemptStarted,
+    AttributionHeard,
     CheckpointFound,
     CheckpointJudged,
     CheckpointSealed,
@@ -114,6 +115,7 @@ class View(Struct, frozen=True, kw_only=True):
                 | CheckpointJudged()
                 | OutputRead()
                 | AttemptExamined()
+                | AttributionHeard()
             ):
                 job = view.jobs.get(event.job)
                 if job and isinstance(event, AttemptStarted) and event.attempt > job.attempt and job.state not in ALIVE:
@@ -218,7 +220,7 @@ class View(Struct, frozen=True, kw_only=True):
     def _with_end(self, diagnosed: Diagnosed) -> View:
         job = self.jobs[diagnosed.job]
         end = past_end(diagnosed.verdict, job.reached)
-        return self._with_job(diagnosed.job, replace(job, ends=(*job.ends, end)[-16:]))
+        return self._with_job(diagnosed.job, replace(job, ends=(*job.ends, end)[-16:], verdict=diagnosed))
 
     def _with_held(self, held: Held) -> View:
         """A guard's no: what waited for a time does not come due meanwhile."""
