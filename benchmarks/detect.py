@@ -1,0 +1,259 @@
+"""How often is a healthy job called hung or slow, and how soon is a sick one named? Simulated job-days, the real core.
+
+    python benchmarks/detect.py [--days N] [--seed N] [--json]
+
+Every report and every deadline goes through `View.apply` and `decide`, as in a controller. The pauses of a healthy job
+are heavy-tailed: saves and evals announce their phase, data stalls do not. All parameters are printed; stalls (tail,
+rate) and the step time are swept. A false action is a stop of a job that would have gone on by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import random
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+import msgspec
+
+from medevac.catalog.policy import load_policy
+from medevac.controller.intake import LAST_WORDS_S
+from medevac.controller.sources import OBSERVE_S
+from medevac.core.actions import StopAttempt
+from medevac.core.decide import decide
+from medevac.core.events import (
+    AnyEvent,
+    AttemptEnded,
+    AttemptStarted,
+    JobSubmitted,
+    OutputRead,
+    Phase,
+    RankExit,
+    RankPlace,
+    StepReported,
+    TimePassed,
+)
+from medevac.core.view import View
+from medevac.decode.joblog_case import build_case, read_log
+
+DAY_S = 86_400.0
+JOB = "job"
+KEEPER_GRACE_S = 2.0
+"""How long the other ranks may go on when one has died (docs/local-scheduler.md)."""
+MOST_EVENTS = 1000
+
+
+class Pauses(msgspec.Struct, frozen=True, kw_only=True):
+    """A healthy job's life: seconds, and rates an hour of the day's running. Stalls are Pareto: `stall_least_s` at
+    least, longer than x with probability (stall_least_s / x) ** stall_tail.
+    """
+
+    step_s: float = 10.0
+    step_spread: float = 0.05
+    slow_step_share: float = 0.01
+    slow_step_factor: float = 1.8
+    save_every: int = 100
+    save_s: float = 30.0
+    save_spread: float = 0.5
+    eval_every: int = 1000
+    eval_s: float = 300.0
+    eval_spread: float = 0.3
+    stalls_an_hour: float = 0.25
+    stall_least_s: float = 2.0
+    stall_tail: float = 3.0
+    restarts_a_day: float = 0.5
+    restart_s: float = 240.0
+
+
+class Life:
+    """One job in the core: what it is told, and what comes of it."""
+
+    def __init__(self, ranks: int) -> None:
+        self.policy = load_policy("standard", "act")
+        self.view = View(hang=self.policy.hang)
+        self.seq = 0
+        self.ranks = ranks
+        places = tuple(RankPlace(rank=rank, node=f"n{rank}", gpus=(f"g{rank}",)) for rank in range(ranks))
+        self.stops = 0
+        self.found: list[tuple[str, float]] = []
+        self.tell(JobSubmitted(at=0.0, job=JOB, ranks=ranks))
+        self.tell(AttemptStarted(at=0.0, job=JOB, attempt=1, ranks=places))
+
+    def tell(self, event: AnyEvent) -> None:
+        self.seq += 1
+        self.view = self.view.apply(event, self.seq)
+        decision = decide(self.view, event, self.policy)
+        self.view = self.view.after(decision)
+        self.stops += sum(isinstance(action, StopAttempt) for action in decision.actions)
+        self.found += [(finding.rule, decision.at) for finding in decision.findings]
+
+    def until(self, at: float) -> bool:
+        """Silence up to `at`: deadlines of the core come due meanwhile. True where the job was stopped for it."""
+        before = self.stops
+        due = self.view.hang_deadline(self.view.jobs[JOB])
+        if due is not None and due < at:
+            self.tell(TimePassed(at=due + 0.01))
+        return self.stops > before
+
+    def report(self, step: int, at: float, phase: Phase = "step", compute: list[float] | None = None) -> None:
+        for rank in range(self.ranks if compute else 1):
+            took = compute[rank] if compute else None
+            self.tell(StepReported(at=at, job=JOB, attempt=1, step=step, rank=rank, phase=phase, compute_s=took))
+
+
+def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random) -> dict[str, int]:
+    """False actions and false findings of so many job-days. After a false stop a new job begins, as pace is lost."""
+    counts = {"stops": 0, "straggler": 0, "slowdown": 0}
+    at, life, step = 0.0, Life(ranks), 0
+    while at < days * DAY_S:
+        for phase, lasts in phases(pauses, step, chance):
+            compute = [lasts * 0.8 * chance.lognormvariate(0, 0.03) for _ in range(ranks)]
+            if life.until(at + lasts):
+                counts["stops"] += 1
+                break
+            at += lasts
+            step += phase == "step"
+            life.report(step, at, phase, compute if ranks > 1 and phase == "step" else None)
+        else:
+            continue
+        _count(counts, life)
+        life = Life(ranks)
+        life.tell(TimePassed(at=at))
+        step = 0
+    _count(counts, life)
+    return counts
+
+
+def phases(pauses: Pauses, step: int, chance: random.Random) -> Iterator[tuple[Phase, float]]:
+    """What comes next: reports with the seconds before each. A phase is reported when it begins."""
+    took = pauses.step_s * chance.lognormvariate(0, pauses.step_spread)
+    if chance.random() < pauses.slow_step_share:
+        took *= chance.uniform(1, pauses.slow_step_factor)
+    if chance.random() < pauses.stalls_an_hour * pauses.step_s / 3600:
+        took += pauses.stall_least_s * chance.paretovariate(pauses.stall_tail)
+    yield "step", took
+    if step and step % pauses.save_every == 0:
+        yield "save", 0.01
+        yield "step", pauses.save_s * chance.lognormvariate(0, pauses.save_spread)
+    if step and step % pauses.eval_every == 0:
+        yield "eval", 0.01
+        yield "step", pauses.eval_s * chance.lognormvariate(0, pauses.eval_spread)
+    if chance.random() < pauses.restarts_a_day * pauses.step_s / DAY_S:
+        yield "start", 0.01
+        yield "load", pauses.restart_s * chance.lognormvariate(0, 0.3)
+        yield "step", pauses.restart_s * chance.lognormvariate(0, 0.3)
+
+
+def _count(counts: dict[str, int], life: Life) -> None:
+    for rule, _ in life.found:
+        counts[rule] = counts.get(rule, 0) + 1
+
+
+def per_thousand(events: int, days: float) -> dict[str, float]:
+    """A rate per 1,000 job-days with its 95 % upper bound (Poisson)."""
+    upper = (events + 1.92 + 1.96 * math.sqrt(events + 0.96)) if events else 3.0
+    return {"seen": events, "rate": round(events / days * 1000, 2), "at_most": round(upper / days * 1000, 2)}
+
+
+def time_to_straggler(ratio: float, pauses: Pauses, chance: random.Random, ranks: int = 8) -> float | None:
+    """Steps from the first slow one to the finding; None where none came within `MOST_EVENTS` steps."""
+    life, at = Life(ranks), 0.0
+    for step in range(1, 101 + MOST_EVENTS):
+        slow = ratio if step > 100 else 1.0
+        compute = [pauses.step_s * 0.8 * chance.lognormvariate(0, 0.03) for _ in range(ranks)]
+        compute[3] *= slow
+        at += max(compute) + pauses.step_s * 0.2
+        life.report(step, at, "step", compute)
+        if any(rule == "straggler" for rule, _ in life.found):
+            return step - 100
+    return None
+
+
+def time_to_hang(pauses: Pauses, chance: random.Random) -> tuple[float, float]:
+    """The limit in force after 300 steps, and seconds from the last report to the stop."""
+    life, at = Life(1), 0.0
+    for step in range(1, 301):
+        at += pauses.step_s * chance.lognormvariate(0, pauses.step_spread)
+        life.report(step, at)
+    due = life.view.hang_deadline(life.view.jobs[JOB])
+    assert due is not None
+    assert life.until(at + 10 * DAY_S)
+    return due - at, life.view.now - at
+
+
+def time_to_crash(chance: random.Random) -> float:
+    """Seconds from the line to the diagnosis: the peers follow at once or are ended, the scheduler is looked at, the
+    last words are waited for; then the core decides on the same event.
+    """
+    life = Life(4)
+    line = b"[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    at = 100.0
+    ended = at + (chance.uniform(0.05, 0.5) if chance.random() < 0.5 else KEEPER_GRACE_S)
+    seen = ended + chance.uniform(0, OBSERVE_S) + LAST_WORDS_S
+    clues = build_case([read_log("log", [line])]).clues
+    life.tell(OutputRead(at=ended, seen_at=seen, job=JOB, attempt=1, clues=clues, ranks=(0, 1, 2, 3)))
+    life.tell(
+        AttemptEnded(at=ended, seen_at=seen, job=JOB, attempt=1, code=1, exits=(RankExit(rank=2, code=1, at=at),))
+    )
+    verdict = life.view.jobs[JOB].verdict
+    assert verdict
+    assert verdict.verdict.cause == "hardware"
+    return life.view.now - at
+
+
+def measure(days: float, seed: int) -> dict[str, Any]:
+    """Everything, as one object."""
+    base = Pauses()
+    sweep = []
+    for step_s, rate, tail in itertools.product((10.0, 60.0), (0.05, 0.25), (2.0, 3.0, 4.0)):
+        pauses = msgspec.structs.replace(base, step_s=step_s, stalls_an_hour=rate, stall_tail=tail)
+        found = healthy(pauses, days, 1, random.Random(seed))
+        sweep.append(
+            {"step_s": step_s, "stalls_an_hour": rate, "stall_tail": tail, **per_thousand(found["stops"], days)}
+            | {"slowdowns": per_thousand(found["slowdown"], days)["rate"]}
+        )
+    steady = msgspec.structs.replace(base, step_s=60.0)
+    ranks = healthy(steady, days / 4, 4, random.Random(seed + 1))
+    chance = random.Random(seed + 2)
+    limit, named = time_to_hang(base, chance)
+    return {
+        "days_each": days,
+        "pauses": msgspec.to_builtins(base),
+        "false_stops_per_1000_job_days": sweep,
+        "false_stragglers_per_1000_job_days": per_thousand(ranks["straggler"], days / 4),
+        "crash_to_name_s": round(median(time_to_crash(chance) for _ in range(200)), 2),
+        "hang": {"step_s": base.step_s, "limit_s": round(limit, 1), "past_limit_s": round(named - limit, 2)},
+        "straggler_steps": {str(r): time_to_straggler(r, base, chance) for r in (1.1, 1.2, 1.5, 2.0, 4.0)},
+    }
+
+
+def main() -> None:
+    """Print it all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=float, default=100.0, help="simulated job-days for each set of parameters")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    found = measure(given.days, given.seed)
+    if given.json:
+        print(json.dumps(found, indent=1))
+        return
+    print(f"{found['days_each']:g} job-days each; a healthy job: {found['pauses']}")
+    for row in found["false_stops_per_1000_job_days"]:
+        print(
+            f"steps of {row['step_s']:g} s, {row['stalls_an_hour']:g} stalls an hour, tail {row['stall_tail']:g}: "
+            f"{row['rate']:g} false stops per 1,000 job-days (95 %: at most {row['at_most']:g}), "
+            f"{row['slowdowns']:g} false slowdowns"
+        )
+    print(f"false stragglers, 4 ranks: {found['false_stragglers_per_1000_job_days']}")
+    print(f"a crash is named {found['crash_to_name_s']:g} s after its line (median)")
+    print(f"hang: {found['hang']}")
+    print(f"a rank so many times slower is named after so many steps: {found['straggler_steps']}")
+
+
+if __name__ == "__main__":
+    main()
