@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
 .PHONY: help setup env-demo env-dev check lint format types layers spelling generated changes \
-        test test-fast soak bench demo slurm-playground docs fmt clean
+        test test-fast soak bench gpu-check demo slurm-playground docs fmt clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
