@@ -59,7 +59,7 @@ def main() -> None:
         if now and fault == "nan":
             batch = batch * float("nan")
         if now and fault == "exception":
-            batch = batch[:, {}["rows"]]
+            batch = batch[:, dict[str, int]()["rows"]]
         loss = model(batch).pow(2).mean()
         compute_s = time.perf_counter() - began
         optimizer.zero_grad()

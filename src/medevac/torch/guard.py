@@ -92,13 +92,8 @@ class Guard:
         folder = checkpoint_dir or os.environ.get("MEDEVAC_CHECKPOINT_DIR")
         attempt = self.client.attempt or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         kept = {**(extra or {}), **({"scaler": scaler} if isinstance(scaler, torch.amp.GradScaler) else {})}
-        self.checkpoints = (
-            CheckpointManager(
-                folder, model, optimizer, extra=kept, job=self.client.job, attempt=attempt, place=self.place, **saving
-            )
-            if folder
-            else None
-        )
+        saving = {**saving, "extra": kept, "job": self.client.job, "attempt": attempt, "place": self.place}
+        self.checkpoints = CheckpointManager(folder, model, optimizer, **saving) if folder else None
         self._bridge = Bridge(self.place.rank, self.place.world, _device(model))
         self._bridge.follows = hook is None
         self._chain = Chain((self._bridge, *links))
