@@ -88,7 +88,7 @@ def _own_signs(job: Job, ended: AttemptEnded) -> Iterable[Clue]:
     first = ended.exits[0] if ended.exits and not ended.why else None
     if first and len(job.ranks) > 1 and first.signal not in SENT_BY_OTHERS and first.code:
         how = f"signal {first.signal}" if first.signal else f"exit code {first.code}"
-        text = f"rank {first.rank} was the first to end: {how}"
+        text = f"the first to end: {how}"
         yield Clue(signature="ended-first", role="symptom", text=text, rank=first.rank, node=homes.get(first.rank, ""))
 
 

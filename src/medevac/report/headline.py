@@ -77,7 +77,7 @@ def _blame(story: Story) -> str:
     if incident is None:
         told = "No hardware is blamed." if story.recoveries else "Nobody."
         said = next((attempt.diagnosis for attempt in reversed(story.attempts) if attempt.diagnosis), "")
-        return f"{told} {sentence(f'the output says: {said}')}" if said else told
+        return f"{told} {sentence(f'the diagnosis: {said}')}" if said else told
     told = sentence(f"{incident.root}: {_main(incident)}")
     if incident.victims:
         told += f" In the same incident: {listed(incident.victims)}."

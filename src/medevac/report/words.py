@@ -22,7 +22,7 @@ from medevac.core.actions import (
     VerifyCheckpoint,
 )
 from medevac.core.decision import Clause, Part
-from medevac.core.diagnose_case import Diagnosis
+from medevac.core.diagnose_case import Diagnosis, Suspect
 from medevac.core.view import View
 
 MOST_QUOTED = 140
@@ -113,12 +113,20 @@ def clause(held: Clause) -> str:
 
 
 def diagnosis(verdict: Diagnosis) -> str:
-    """What a job's output says of its end, with the line that says so; "" where it says nothing."""
+    """Why an attempt ended and whom that concerns, with the line that says so; "" where nothing is known of it."""
+    who = suspect(verdict.suspects[0]) if verdict.suspects else ""
     if verdict.abstained or verdict.cause == "unknown":
-        return ""
+        return f"cause unknown, {who}" if who else ""
     quoted = verdict.root[0].text.strip() if verdict.root else ""
     said = f": {quoted[:MOST_QUOTED]}{'...' if len(quoted) > MOST_QUOTED else ''}" if quoted else ""
-    return f"{verdict.cause}, {verdict.confidence:.0%} sure{said}"
+    return f"{verdict.cause}, {verdict.confidence:.0%} sure{said}" + (f" ({who})" if who else "")
+
+
+def suspect(one: Suspect) -> str:
+    """A part that a diagnosis names, and why where that is said in words."""
+    rank = "" if one.rank is None else f"rank {one.rank}"
+    part = " on ".join(filter(None, [rank, one.node])) + (f", GPU {one.gpu}" if one.gpu else "")
+    return f"{part}: {one.why}" if " " in one.why else part
 
 
 def _number(value: float | str) -> str:

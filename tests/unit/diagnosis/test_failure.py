@@ -7,6 +7,7 @@ from tests.unit.core.builders import Told, running, xid
 from medevac.core import events as ev
 from medevac.core.actions import StopAttempt
 from medevac.core.diagnose_case import Clue, Diagnosis
+from medevac.report.words import diagnosis
 
 
 def verdict(told: Told) -> Diagnosis:
@@ -80,3 +81,15 @@ def test_what_was_seen_of_an_attempt_is_not_the_next_ones() -> None:
     ended(told, ev.RankExit(rank=0, code=1))
     told.tell(ev.AttemptStarted(at=60.0, job="job", attempt=2, ranks=told.view.jobs["job"].ranks))
     assert not told.view.jobs["job"].examined
+
+
+def test_the_story_names_the_suspect_even_where_the_cause_is_unknown() -> None:
+    told = trains(running(Told(), ranks=4))
+    said = ended(told, ev.RankExit(rank=2, code=137, signal=9), code=137)
+    node = told.view.jobs["job"].ranks[2].node
+    assert diagnosis(said) == f"cause unknown, rank 2 on {node}: the first to end: signal 9"
+
+
+def test_the_story_says_nothing_of_an_end_without_any_sign() -> None:
+    told = trains(running(Told(), ranks=4))
+    assert diagnosis(ended(told, ev.RankExit(rank=2, code=143, signal=15), code=143)) == ""

@@ -152,7 +152,7 @@ def test_what_the_output_says_is_told_where_no_hardware_is_blamed() -> None:
     whole[at] = replace(record, decision=replace(record.decision, diagnoses=(diagnosed,)))
     told = build(whole)
     assert told.attempts[0].diagnosis == "user-code, 90% sure: AssertionError: batch is empty"
-    assert told.summary.blame.endswith("The output says: user-code, 90% sure: AssertionError: batch is empty.")
+    assert told.summary.blame.endswith("The diagnosis: user-code, 90% sure: AssertionError: batch is empty.")
 
 
 def test_a_log_without_a_job_is_refused() -> None:
