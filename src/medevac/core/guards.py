@@ -67,35 +67,36 @@ def _ownership(view: View, action: AnyAction, policy: Policy) -> Said | None:  #
 
 
 def _budget(view: View, action: AnyAction, policy: Policy) -> Said | None:
-    if not isinstance(action, Isolate) or _is_out(view, action):
+    if not isinstance(action, Isolate):
         return None
-    budget, name = policy.budget, action.gpu or action.node
+    budget, more = policy.budget, _newly_out(view, action, policy)
     home = view.nodes.get(action.node)
+    if not more or home is None:
+        return None
     retry = view.now + 6 * policy.recovery.retry_s
     everything = _members(view, lambda _: True, policy)
     most = max(budget.cluster_least, int(len(everything) * budget.cluster_share))
-    out = [member for member in everything if view.device(member).state in OUT]
-    if name in everything and len(out) + 1 > most:
+    out = [member for member in everything if _out(view, member)]
+    if len(out) + len(more) > most:
         return Said(
             why=f"{len(out)} of {len(everything)} {budget.unit}s are out, the cluster's most is {most}", until=retry
         )
-    if name in everything and len(everything) - len(out) - 1 < budget.floor_share * len(everything):
+    if len(everything) - len(out) - len(more) < budget.floor_share * len(everything):
         return Said(why=f"capacity would fall under {budget.floor_share:.0%}", until=retry)
-    if home is None:
-        return None
     for label, share in (("rack", budget.rack_share), ("nvlink_domain", budget.nvlink_share)):
         value = getattr(home, label)
-        said = _share(view, label, value, share, policy) if value else None
+        said = _share(view, label, value, share, len(more), policy) if value else None
         if said:
             return Said(why=said, until=retry)
     return None
 
 
-def _share(view: View, label: str, value: str, share: float, policy: Policy) -> str:
+def _share(view: View, label: str, value: str, share: float, more: int, policy: Policy) -> str:
     members = _members(view, lambda node: getattr(node, label) == value, policy)
-    out = [member for member in members if view.device(member).state in OUT]
+    out = [member for member in members if _out(view, member)]
     most = max(1, int(len(members) * share))
-    return f"{len(out)} of {len(members)} are out in {label} {value}, its most is {most}" if len(out) + 1 > most else ""
+    over = len(out) + more > most
+    return f"{len(out)} of {len(members)} are out in {label} {value}, its most is {most}" if over else ""
 
 
 def _members(view: View, wanted: Callable[[Node], bool], policy: Policy) -> list[str]:
@@ -103,6 +104,21 @@ def _members(view: View, wanted: Callable[[Node], bool], policy: Policy) -> list
     if policy.budget.unit == "node":
         return sorted(node.name for node in nodes)
     return sorted(gpu.uuid for node in nodes for gpu in node.gpus)
+
+
+def _newly_out(view: View, action: Isolate, policy: Policy) -> list[str]:
+    """What the budget counts of it: a GPU takes its node along where nodes are counted, a node all its GPUs."""
+    if policy.budget.unit == "gpu" and action.gpu:
+        return [] if _out(view, action.gpu) else [action.gpu]
+    concerned = _members(view, lambda node: node.name == action.node, policy)
+    return [member for member in concerned if not _out(view, member)]
+
+
+def _out(view: View, member: str) -> bool:
+    """Whether a GPU or node is out, itself or by what it is part of or has in it."""
+    node = view.nodes.get(member)
+    others = (gpu.uuid for gpu in node.gpus) if node else filter(None, (view.owners.get(member),))
+    return any(view.device(name).state in OUT for name in (member, *others))
 
 
 def _is_out(view: View, action: Isolate) -> bool:

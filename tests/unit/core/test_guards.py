@@ -100,6 +100,28 @@ def test_nodes_are_counted_where_nodes_are_the_unit() -> None:
     assert held(decision) == [("budget", "Isolate")]
 
 
+def test_a_gpu_takes_its_node_along_where_nodes_are_counted() -> None:
+    told = Told(changed(LOOSE, budget={"unit": "node", "cluster_share": 0.25}), CLUSTER)
+    assert held(fail(told, "g00", "g10")) == [("budget", "Isolate")]
+    assert not held(fail(told, "g01", at=20.0)), "its node is out already"
+    assert out(told) == ["g00", "g01"]
+
+
+def test_a_rack_of_nodes_has_a_budget_whichever_gpus_fail() -> None:
+    told = Told(changed(LOOSE, budget={"unit": "node", "rack_share": 0.5}), CLUSTER)
+    assert held(fail(told, "g00", "g20", "g10")) == [("budget", "Isolate")]
+    assert out(told) == ["g00", "g20"]
+
+
+def test_a_node_takes_all_its_gpus_along_where_gpus_are_counted() -> None:
+    told = Told(changed(LOOSE, budget={"cluster_share": 0.5}), CLUSTER)
+    fail(told, "g00", "g10", "g20", "g30")
+    assert held(told.tell(replace(xid(79, "g00", 20.0), gpu=None))) == []
+    told.settle(20.0)
+    assert held(told.tell(replace(xid(79, "g10", 21.0), gpu=None))) == [("budget", "Isolate")]
+    assert out(told) == ["g00", "g10", "g20", "g30", "n0"]
+
+
 def test_the_rate_is_over_when_its_time_is() -> None:
     told = Told(changed(LOOSE, budget={"new_in_window": 2, "window_s": 100.0}), CLUSTER)
     decision = fail(told, "g00", "g01", "g02")
