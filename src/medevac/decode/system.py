@@ -31,6 +31,8 @@ _CPER = re.compile(r"\[Hardware Error\]: event severity: (?P<severity>\w{3,20})"
 _MCE = re.compile(
     r"\[Hardware Error\]: (?:CPU (?P<cpu>\d{1,5}): )?Machine [Cc]heck(?: Exception)?: .{0,40}?Bank (?P<bank>\d{1,3})"
 )
+_BANK_STATUS = re.compile(r"Bank \d{1,3}: ([0-9a-f]{16})\b")
+_UNCORRECTED = 1 << 61  # UC of IA32_MCi_STATUS and MCA_STATUS: Intel SDM 3B 17.3.2.2, AMD APM 2 chapter 9
 _AMD_MCE = re.compile(r"\[Hardware Error\]: (?P<severity>Corrected|Uncorrected|Deferred)[\w, ]{0,40} error")
 _EDAC = re.compile(r"EDAC (?P<controller>[\w ]{1,24}): (?P<count>\d{1,9}) (?P<class>CE|UE) (?P<error>[^(]{1,100})")
 _IBECC = "HANDLING IBECC MEMORY ERROR"
@@ -129,9 +131,14 @@ def _thermal(text: str) -> Reading | None:
 
 def _machine_check(text: str) -> Reading | None:
     details: Details = {}
-    if put(details, _CPER, text) or put(details, _AMD_MCE, text):
+    if put(details, _CPER, text):
+        return Reading("mce", details=details)
+    if put(details, _AMD_MCE, text):
+        details["class"] = "UE" if details["severity"] == "Uncorrected" else "CE"
         return Reading("mce", details=details)
     if put_numbers(details, _MCE, text):
+        if status := _BANK_STATUS.search(text):
+            details["class"] = "UE" if int(status[1], 16) & _UNCORRECTED else "CE"
         return Reading("mce", details=details)
     if match := _EDAC.search(text):
         severity = "corrected" if match["class"] == "CE" else "uncorrected"
@@ -139,6 +146,7 @@ def _machine_check(text: str) -> Reading | None:
             "mce",
             details={
                 "severity": severity,
+                "class": match["class"],
                 "count": int(match["count"]),
                 "controller": match["controller"],
                 "error": match["error"].strip(),

@@ -254,3 +254,17 @@ def test_log_that_may_not_be_followed_is_named(tmp_path: Path, capsys: pytest.Ca
     code, _, err = run(capsys, "--follow", str(tmp_path / ("x" * 300)))
     assert code == Exit.UNREADABLE
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["-"], ["--json", "-"], ["-", "--json"]])
+def test_a_dash_is_stdin(argv: list[str]) -> None:
+    command = [sys.executable, "-m", "medevac.cli.main", "decode", *argv]
+    done = subprocess.run(command, input=LOG, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (Exit.FOUND, "")
+    assert "gpu07" in done.stdout
+
+
+def test_a_word_that_is_no_option_and_no_file_is_wrong_use(capsys: pytest.CaptureFixture[str], log: str) -> None:
+    code, out, err = run(capsys, "--jsn", log)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err == "medevac: unknown option --jsn (see: medevac decode --help)\n"

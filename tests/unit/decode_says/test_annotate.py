@@ -9,6 +9,8 @@ from tests.unit.decode_says.faults import fault, xid
 
 from medevac.core.events import FaultSeen, Value
 from medevac.decode.annotate import Annotation, Annotator
+from medevac.decode.context import Context
+from medevac.decode.lines import decode_line
 
 ANNOTATOR = Annotator()
 
@@ -179,6 +181,23 @@ def test_noise_is_info(event: FaultSeen) -> None:
 def test_machine_check_where_errors_are_injected_is_not_taken_at_its_word() -> None:
     assert read(fault("mce", severity="fatal")).severity == "warning"
     assert read(fault("mce", severity="fatal", injector="loaded")).severity == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("line", "severity"),
+    [
+        ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 9: be00000000800150", "warning"),
+        ("mce: [Hardware Error]: CPU 3: Machine Check: 0 Bank 9: 9c00000000800150", "info"),
+        ("EDAC MC1: 2 UE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#1 (channel:0 slot:1)", "warning"),
+        ("EDAC MC1: 2 CE memory read error on CPU_SrcID#1_MC#1_Chan#0_DIMM#1 (channel:0 slot:1)", "info"),
+        ("[Hardware Error]: Uncorrected, software restartable error.", "warning"),
+        ("[Hardware Error]: Corrected error, no action required.", "info"),
+    ],
+)
+def test_machine_check_that_was_not_corrected_is_the_nodes(line: str, severity: str) -> None:
+    event = decode_line(f"[ 4321.000000] {line}", Context())
+    assert event is not None
+    assert (read(event).severity, read(event).blame) == (severity, "node" if severity == "warning" else "none")
 
 
 def test_line_that_the_driver_did_not_write_is_unknown() -> None:
