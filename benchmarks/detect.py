@@ -1,10 +1,13 @@
 """How often is a healthy job called hung or slow, and how soon is a sick one named? Simulated job-days, the real core.
 
-    python benchmarks/detect.py [--days N] [--seed N] [--json]
+    python benchmarks/detect.py [--days N] [--stall-days N] [--seed N] [--json]
 
 Every report and every deadline goes through `View.apply` and `decide`, as in a controller. The pauses of a healthy job
-are heavy-tailed: saves and evals announce their phase, data stalls do not. All parameters are printed; stalls (tail,
-rate) and the step time are swept. A false action is a stop of a job that would have gone on by itself.
+are heavy-tailed: saves and evals announce their phase, data stalls do not. All parameters are printed; the tail of the
+stalls, the step time and the policy's margin are swept. A false action is a stop of a job that would have gone on.
+
+Whole job-days are lived through without stalls; then each of the stalls of many more days strikes one of the moments of
+those: views are values, so a moment can be gone on from as often as one likes.
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ JOB = "job"
 KEEPER_GRACE_S = 2.0
 """How long the other ranks may go on when one has died (docs/local-scheduler.md)."""
 MOST_EVENTS = 1000
+EACH = 50
+"""Steps between two moments that are kept."""
 
 
 class Pauses(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +77,11 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 class Life:
     """One job in the core: what it is told, and what comes of it."""
 
-    def __init__(self, ranks: int) -> None:
+    def __init__(self, ranks: int, margin_s: float | None = None) -> None:
         self.policy = load_policy("standard", "act")
+        if margin_s is not None:
+            hang = msgspec.structs.replace(self.policy.hang, margin_s=margin_s)
+            self.policy = msgspec.structs.replace(self.policy, hang=hang)
         self.view = View(hang=self.policy.hang)
         self.seq = 0
         self.ranks = ranks
@@ -105,10 +113,18 @@ class Life:
             self.tell(StepReported(at=at, job=JOB, attempt=1, step=step, rank=rank, phase=phase, compute_s=took))
 
 
-def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random) -> dict[str, int]:
-    """False actions and false findings of so many job-days. After a false stop a new job begins, as pace is lost."""
+class Days(msgspec.Struct):
+    """What came of job-days without stalls: false stops and findings, and moments to go on from."""
+
+    counts: dict[str, int]
+    moments: list[tuple[View, float]]
+
+
+def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random, margin_s: float | None = None) -> Days:
+    """So many job-days. After a false stop a new job begins: what it had learned is lost."""
     counts = {"stops": 0, "straggler": 0, "slowdown": 0}
-    at, life, step = 0.0, Life(ranks), 0
+    moments: list[tuple[View, float]] = []
+    at, life, step = 0.0, Life(ranks, margin_s), 0
     while at < days * DAY_S:
         for phase, lasts in phases(pauses, step, chance):
             compute = [lasts * 0.8 * chance.lognormvariate(0, 0.03) for _ in range(ranks)]
@@ -119,13 +135,34 @@ def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random) -> d
             step += phase == "step"
             life.report(step, at, phase, compute if ranks > 1 and phase == "step" else None)
         else:
+            if step % EACH == 0:
+                moments.append((life.view, at))
             continue
         _count(counts, life)
-        life = Life(ranks)
+        life = Life(ranks, margin_s)
         life.tell(TimePassed(at=at))
         step = 0
     _count(counts, life)
-    return counts
+    return Days(counts=counts, moments=moments)
+
+
+def stalled(pauses: Pauses, lived: Days, days: float, chance: random.Random, margin_s: float | None) -> int:
+    """False stops by the stalls of so many job-days, each at a moment of those lived through."""
+    life, stops = Life(1, margin_s), 0
+    for _ in range(round(days * 24 * pauses.stalls_an_hour)):
+        life.view, at = chance.choice(lived.moments)
+        took = pauses.step_s + pauses.stall_least_s * chance.paretovariate(pauses.stall_tail)
+        stops += life.until(at + took)
+    return stops
+
+
+def beginnings(pauses: Pauses, jobs: int, chance: random.Random) -> int:
+    """False stops among the first ten saves and evals of so many jobs, which have learned little of them."""
+    often = msgspec.structs.replace(pauses, save_every=12, eval_every=30, restarts_a_day=0.0)
+    stops = 0
+    for _ in range(jobs):
+        stops += healthy(often, 121 * often.step_s / DAY_S, 1, chance).counts["stops"]
+    return stops
 
 
 def phases(pauses: Pauses, step: int, chance: random.Random) -> Iterator[tuple[Phase, float]]:
@@ -133,8 +170,6 @@ def phases(pauses: Pauses, step: int, chance: random.Random) -> Iterator[tuple[P
     took = pauses.step_s * chance.lognormvariate(0, pauses.step_spread)
     if chance.random() < pauses.slow_step_share:
         took *= chance.uniform(1, pauses.slow_step_factor)
-    if chance.random() < pauses.stalls_an_hour * pauses.step_s / 3600:
-        took += pauses.stall_least_s * chance.paretovariate(pauses.stall_tail)
     yield "step", took
     if step and step % pauses.save_every == 0:
         yield "save", 0.01
@@ -205,26 +240,30 @@ def time_to_crash(chance: random.Random) -> float:
     return life.view.now - at
 
 
-def measure(days: float, seed: int) -> dict[str, Any]:
+def measure(days: float, stall_days: float, seed: int) -> dict[str, Any]:
     """Everything, as one object."""
-    base = Pauses()
-    sweep = []
-    for step_s, rate, tail in itertools.product((10.0, 60.0), (0.05, 0.25), (2.0, 3.0, 4.0)):
-        pauses = msgspec.structs.replace(base, step_s=step_s, stalls_an_hour=rate, stall_tail=tail)
-        found = healthy(pauses, days, 1, random.Random(seed))
-        sweep.append(
-            {"step_s": step_s, "stalls_an_hour": rate, "stall_tail": tail, **per_thousand(found["stops"], days)}
-            | {"slowdowns": per_thousand(found["slowdown"], days)["rate"]}
-        )
-    steady = msgspec.structs.replace(base, step_s=60.0)
-    ranks = healthy(steady, days / 4, 4, random.Random(seed + 1))
+    base, sweep = Pauses(), []
+    for step_s, margin_s in itertools.product((10.0, 60.0), (3.0, 60.0, 300.0)):
+        chance = random.Random(seed)
+        pauses = msgspec.structs.replace(base, step_s=step_s)
+        lived = healthy(pauses, days, 1, chance, margin_s)
+        for tail in (2.0, 3.0, 4.0):
+            stalls = msgspec.structs.replace(pauses, stall_tail=tail)
+            stops = stalled(stalls, lived, stall_days, chance, margin_s)
+            sweep.append(
+                {"step_s": step_s, "margin_s": margin_s, "stall_tail": tail, **per_thousand(stops, stall_days)}
+                | {"without_stalls": lived.counts["stops"], "slowdowns": lived.counts["slowdown"]}
+            )
+    ranks = healthy(msgspec.structs.replace(base, step_s=60.0), days, 4, random.Random(seed + 1))
     chance = random.Random(seed + 2)
     limit, named = time_to_hang(base, chance)
     return {
-        "days_each": days,
+        "days": days,
+        "stall_days": stall_days,
         "pauses": msgspec.to_builtins(base),
         "false_stops_per_1000_job_days": sweep,
-        "false_stragglers_per_1000_job_days": per_thousand(ranks["straggler"], days / 4),
+        "false_stops_of_300_new_jobs": beginnings(base, 300, chance),
+        "false_stragglers_per_1000_job_days": per_thousand(ranks.counts["straggler"], days),
         "crash_to_name_s": round(median(time_to_crash(chance) for _ in range(200)), 2),
         "hang": {"step_s": base.step_s, "limit_s": round(limit, 1), "past_limit_s": round(named - limit, 2)},
         "straggler_steps": {str(r): time_to_straggler(r, base, chance) for r in (1.1, 1.2, 1.5, 2.0, 4.0)},
@@ -234,21 +273,23 @@ def measure(days: float, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Print it all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--days", type=float, default=100.0, help="simulated job-days for each set of parameters")
+    parser.add_argument("--days", type=float, default=20.0, help="job-days to live through for each set")
+    parser.add_argument("--stall-days", type=float, default=20_000.0, help="job-days whose stalls strike")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
-    found = measure(given.days, given.seed)
+    found = measure(given.days, given.stall_days, given.seed)
     if given.json:
         print(json.dumps(found, indent=1))
         return
-    print(f"{found['days_each']:g} job-days each; a healthy job: {found['pauses']}")
+    print(f"{found['days']:g} job-days each, stalls of {found['stall_days']:g}; a healthy job: {found['pauses']}")
     for row in found["false_stops_per_1000_job_days"]:
         print(
-            f"steps of {row['step_s']:g} s, {row['stalls_an_hour']:g} stalls an hour, tail {row['stall_tail']:g}: "
-            f"{row['rate']:g} false stops per 1,000 job-days (95 %: at most {row['at_most']:g}), "
-            f"{row['slowdowns']:g} false slowdowns"
+            f"steps of {row['step_s']:g} s, margin {row['margin_s']:g} s, stalls of tail {row['stall_tail']:g}: "
+            f"{row['rate']:g} false stops per 1,000 job-days (95 %: at most {row['at_most']:g}); "
+            f"without stalls {row['without_stalls']} in all, {row['slowdowns']} false slowdowns"
         )
+    print(f"false stops of 300 new jobs, first saves and evals: {found['false_stops_of_300_new_jobs']}")
     print(f"false stragglers, 4 ranks: {found['false_stragglers_per_1000_job_days']}")
     print(f"a crash is named {found['crash_to_name_s']:g} s after its line (median)")
     print(f"hang: {found['hang']}")

@@ -15,7 +15,6 @@ from medevac.core.decision import Finding
 from medevac.core.diagnose_case import Diagnosis
 from medevac.core.events import AttemptEnded, AttemptExamined, StepReported
 
-pytest.importorskip("torch")
 pytestmark = pytest.mark.e2e
 
 DDP_JOB = Path(__file__).with_name("ddp_job.py")
@@ -28,7 +27,8 @@ Start = Callable[..., Run]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
+def start(tmp_path: Path, need: Callable[..., None]) -> Iterator[Start]:
+    need("torch")
     run = Run(tmp_path, ranks=RANKS)
     run.env = {"GLOO_SOCKET_IFNAME": "lo"}
 
