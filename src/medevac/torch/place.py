@@ -49,11 +49,12 @@ def here(environ: Mapping[str, str] = os.environ) -> Place:
 
 
 def _told(environ: Mapping[str, str], local: int) -> tuple[str, str]:
-    """A launcher's ranks share the launcher's environment: theirs are the GPUs in order."""
-    gpus, pcis = environ.get("MEDEVAC_GPUS", "").split(","), environ.get("MEDEVAC_PCIS", "").split(",")
-    if "TORCHELASTIC_RUN_ID" in environ and local < len(gpus) == len(pcis):
-        return gpus[local], pcis[local]
-    return environ.get("MEDEVAC_GPU", ""), environ.get("MEDEVAC_PCI", "")
+    """A launcher's ranks share the launcher's environment: theirs are its GPUs in order."""
+    if "TORCHELASTIC_RUN_ID" not in environ:
+        return environ.get("MEDEVAC_GPU", ""), environ.get("MEDEVAC_PCI", "")
+    gpus = environ.get("MEDEVAC_GPUS", environ.get("MEDEVAC_GPU", "")).split(",")
+    pcis = environ.get("MEDEVAC_PCIS", environ.get("MEDEVAC_PCI", "")).split(",")
+    return (gpus[local], pcis[local]) if local < len(gpus) == len(pcis) else ("", "")
 
 
 def _cuda(local: int) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from medevac.core.seal import SEAL, decode_seal, encode_seal
 from medevac.torch import CheckpointManager, Guard, Stop, host_copy, lineage
 from medevac.torch.checkpoints import optimal_interval
 from medevac.torch.ecc import EccWatch
+from medevac.torch.place import here
 from medevac.torch.saver import is_finite
 from medevac.torch.spikes import Spikes
 
@@ -309,3 +310,13 @@ def test_final_seal_names_place_and_parent(tmp_path: Path) -> None:
     assert seal["parent"] == 10
     assert [rank["rank"] for rank in seal["ranks"]] == [0]
     assert {"__0_0.distcp", ".metadata"} == set(seal["files"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a rank with a GPU asks the GPU")
+def test_a_launchers_ranks_share_its_gpus_in_order() -> None:
+    shared = {"TORCHELASTIC_RUN_ID": "x", "MEDEVAC_GPU": "GPU-a", "MEDEVAC_PCI": "0"}
+    both = shared | {"MEDEVAC_GPUS": "GPU-a,GPU-b", "MEDEVAC_PCIS": "0,1"}
+    assert here(both | {"RANK": "1", "LOCAL_RANK": "1"}).gpu == "GPU-b"
+    assert here(shared | {"LOCAL_RANK": "0"}).gpu == "GPU-a"
+    assert here(shared | {"LOCAL_RANK": "1"}).gpu == ""
+    assert here({"MEDEVAC_GPU": "GPU-c", "LOCAL_RANK": "3"}).gpu == "GPU-c"

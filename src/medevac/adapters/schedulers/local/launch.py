@@ -75,6 +75,9 @@ def _place_variables(place: RankPlace, places: Sequence[RankPlace], node: Node) 
     if place.gpus:
         found["MEDEVAC_GPU"] = place.gpus[0]
         found["MEDEVAC_PCI"] = gpus[place.gpus[0]].pci
+    if len(place.gpus) > 1:  # for a process that starts ranks of its own: theirs by local rank
+        found["MEDEVAC_GPUS"] = ",".join(place.gpus)
+        found["MEDEVAC_PCIS"] = ",".join(gpus[uuid].pci for uuid in place.gpus)
     if gpus:
         # All of the job's GPUs of the node, by local rank: a script that takes device LOCAL_RANK gets its own.
         local = sorted((other for other in places if other.node == node.name), key=lambda other: other.local_rank)
