@@ -45,7 +45,7 @@ from {{ events }} event{{ "" if events == 1 else "s" }}.</p>
 <article class="{{ i.severity }}" id="{{ i.incident }}">
 <h2>{{ i.severity }}: {{ root_words(i) }}</h2>
 <p class="when">{{ iso(i.first) or "time not known" }}{% if i.last != i.first %} to {{ iso(i.last) }}{% endif %}
-{% if i.nodes %}on {{ i.nodes|join(", ") }}{% endif %}</p>
+{%- if i.nodes %} on {{ i.nodes|join(", ") }}{% endif %}</p>
 <dl>
 <dt>meaning</dt><dd>{{ i.meaning }}</dd>
 <dt>blame</dt><dd>{{ blame_words(i.blame) }}</dd>

@@ -39,7 +39,7 @@ _IBECC = "HANDLING IBECC MEMORY ERROR"
 _REPEAT_NOTE = re.compile(r"Machine check events logged")
 
 _DISK = (
-    (re.compile(r"XFS \((?P<device>[\w.-]{1,32})\): .{0,60}?(?:I/O error|orruption|hutdown|hutting down)"), ""),
+    (re.compile(r"XFS \((?P<device>[\w.-]{1,32})\): .{0,60}?(?:I/O error|orruption|hutdown|hut(?:ting)? down)"), ""),
     (re.compile(r"Disk failure on (?P<device>[\w.-]{1,32})"), "raid failure"),
     (
         re.compile(r"nvme (?P<device>nvme\d{1,4}): (?:Disabling|Removing) (?:device )?after (?:reset|probe) failure"),
@@ -47,6 +47,7 @@ _DISK = (
     ),
     (re.compile(r"nvme (?P<device>nvme\d{1,4}): .{0,60}?(?:controller is down|not ready)"), "controller down"),
     (re.compile(r"nvme (?P<device>nvme\d{1,4}): I/O .{0,60}?timeout"), "timeout"),
+    (re.compile(r"^(?P<device>nvme\d{1,4}(?:c\d{1,4})?n\d{1,6}): .{1,120}\(sct 0x"), "io error"),
     (
         re.compile(
             r"EXT4-fs (?:error|warning)? ?\((?:device )?(?P<device>[\w.-]{1,32})\): "
@@ -174,7 +175,7 @@ PARSERS: tuple[tuple[tuple[str, ...], Callable[[str], Reading | None]], ...] = (
     (("peermem",), _peermem),
     (("temperature", "power limit"), _thermal),
     (("[Hardware Error]", "EDAC ", "Machine check"), _machine_check),
-    (("I/O error", " error, dev", "-fs ", "BTRFS", "nvme", "XFS", "Disk failure", "failing I/O"), _disk),
+    (("I/O error", " error, dev", "-fs ", "BTRFS", "nvme", "XFS", "Disk failure", "failing I/O", "e path"), _disk),
     (("Comm: ",), _panic_detail),
 )
 

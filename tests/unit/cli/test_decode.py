@@ -139,6 +139,7 @@ def test_html_is_one_page_and_escapes_what_the_log_says(
     page = path.read_text()
     assert (code, out) == (Exit.FOUND, "")
     assert "Xid 48 on 0000:5e:00.0" in page
+    assert "Z on gpu07</p>" in page
     assert "<b>bad" not in page
     assert "src=" not in page
     assert "href=" not in page

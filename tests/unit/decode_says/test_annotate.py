@@ -200,6 +200,20 @@ def test_machine_check_that_was_not_corrected_is_the_nodes(line: str, severity: 
     assert (read(event).severity, read(event).blame) == (severity, "node" if severity == "warning" else "none")
 
 
+@pytest.mark.parametrize(
+    ("line", "device"),
+    [
+        ("XFS (nvme2n1): Filesystem has been shut down due to log error (0x2).", "nvme2n1"),
+        ("nvme3n1: I/O Cmd(0x2) @ LBA 4096, 8 blocks, I/O Error (sct 0x2 / sc 0x81) MORE", "nvme3n1"),
+        ("block dm-4: no usable path", "dm-4"),
+    ],
+)
+def test_storage_that_kills_training_is_a_warning(line: str, device: str) -> None:
+    event = decode_line(f"[ 4321.000000] {line}", Context())
+    assert event is not None
+    assert (event.kind, event.details["device"], read(event).severity) == ("disk", device, "warning")
+
+
 def test_line_that_the_driver_did_not_write_is_unknown() -> None:
     assert read(fault("unread", code=79, quoted="xid")).severity == "unknown"
 
