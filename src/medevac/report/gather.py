@@ -18,6 +18,7 @@ from medevac.core.events import (
     ResumedFrom,
     StepReported,
 )
+from medevac.core.job_recovery import JOB
 from medevac.core.jobs import Checkpoint, Job
 from medevac.core.lineage import Verdict, verdicts
 from medevac.core.recover import hit
@@ -78,12 +79,21 @@ class Notes:
             before, self.view = self.view, view
             if view.nodes is not before.nodes:
                 self.names = Names(view)
-            self.start = self.start or view.now
-            self.end = max(self.end, view.now)
+            self._span(before)
             self._event(before, record.event)
             if decision is not None:
                 self._decision(before, record, decision)
         self._close()
+
+    def _span(self, before: View) -> None:
+        """The job's own time: a state folder has other jobs, earlier and later ones."""
+        if self.job in self.view.jobs and self.job not in before.jobs:
+            self.start = self.end = self.view.now
+        elif self.job in before.jobs and before.jobs[self.job].state not in JOB.final:
+            self.end = max(self.end, self.view.now)
+
+    def _of_others(self, action: AnyAction) -> bool:
+        return getattr(action, "job", self.job) != self.job
 
     def _say(self, at: float, kind: Kind, text: str, decision: str = "") -> None:
         since = self._open
@@ -139,7 +149,7 @@ class Notes:
         )
 
     def _settled(self, action: AnyAction, event: ActionSettled) -> None:
-        if isinstance(action, (StartAttempt, *QUIET)) and event.outcome == "done":
+        if self._of_others(action) or (isinstance(action, (StartAttempt, *QUIET)) and event.outcome == "done"):
             return
         said = self.names.action(action)
         if event.outcome == "done":
@@ -192,7 +202,7 @@ class Notes:
         for moved in decision.moved:
             if moved.trigger.machine == "job" and moved.trigger.who == self.job:
                 self._moved(before, record.event, decision, moved)
-        done = [action for action in decision.actions if not isinstance(action, QUIET)]
+        done = [one for one in decision.actions if not isinstance(one, QUIET) and not self._of_others(one)]
         if done:
             phrases = listed(self.names.action(action) for action in done)
             self._say(decision.at, "decision", phrases, decision.id)
@@ -204,6 +214,8 @@ class Notes:
             self._held(decision, held_back)
 
     def _held(self, decision: Decision, held: Held) -> None:
+        if self._of_others(held.action):
+            return
         key = (held.action.id, held.guard)
         if key not in self.held:
             what = self.names.action(held.action)

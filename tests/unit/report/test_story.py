@@ -104,6 +104,25 @@ def test_each_end_has_its_headline(name: str, outcome: str, headline: str) -> No
     assert headline in told.headline
 
 
+def test_other_jobs_of_the_state_folder_are_not_in_the_story() -> None:
+    script = read(SCENARIOS / "rank_crash.jsonl")
+    earlier = World(replace(script, job=replace(script.job, name="other"))).run()
+    both = [*earlier, *(behind(record, earlier[-1].seq) for record in log("rank_crash"))]
+    told, alone = build(both, "train"), story("rank_crash")
+    starts = [moment.text for moment in told.timeline if moment.text.startswith("start attempt")]
+    assert starts == [moment.text for moment in alone.timeline if moment.text.startswith("start attempt")]
+    assert told.start > alone.start, "it begins with its own submission"
+    assert build(both, "other").end == build(earlier, "other").end
+
+
+def behind(record: Record, seq: int) -> Record:
+    """The same record further down a log."""
+    if isinstance(record, DecisionRecord):
+        decision = replace(record.decision, cause=record.decision.cause + seq)
+        return replace(record, seq=record.seq + seq, decision=decision)
+    return replace(record, seq=record.seq + seq)
+
+
 def test_a_held_job_waits_for_a_person() -> None:
     until_held = [r for r in log("no_clean_checkpoint") if r.seq <= 260]
     orders = [r.seq for r in until_held if "OrderGiven" in str(msgspec.to_builtins(r))]
