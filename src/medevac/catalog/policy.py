@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from importlib.resources import files
@@ -12,7 +13,8 @@ import msgspec
 
 from medevac.catalog.load import Catalog, load_catalog
 from medevac.catalog.schema import CatalogError
-from medevac.core.policy import Absent, Policy, Rule, Seen
+from medevac.core.evidence import MOST_FACTS
+from medevac.core.policy import Absent, Policy, Predicate, Rule, Seen
 
 SHIPPED = ("standard", "local", "demo")
 SECTIONS = ("budget", "recovery", "hang", "lineage", "correlation")
@@ -107,7 +109,14 @@ def _with_codes(rule: Rule, named: set[int], catalog: Catalog) -> Rule:
 
 
 def _check(where: str, policy: Policy) -> None:
-    """Numbers that can never be meant."""
+    """Numbers that can never be meant, and kinds that no line has."""
+    for section in SECTIONS:
+        for name, value in msgspec.structs.asdict(getattr(policy, section)).items():
+            if isinstance(value, int | float) and not 0 <= value < math.inf:
+                raise CatalogError(f"{where}: {section}.{name}: {value} can never be meant: write 0 or more")
+    if policy.hang.floor_s > policy.hang.ceiling_s:
+        floor, ceiling = policy.hang.floor_s, policy.hang.ceiling_s
+        raise CatalogError(f"{where}: hang.floor_s: {floor} is over hang.ceiling_s, {ceiling}: write less")
     for key in SHARES:
         if not 0.0 <= getattr(policy.budget, key) <= 1.0:
             raise CatalogError(f"{where}: budget.{key}: {getattr(policy.budget, key)} is no share: write 0 to 1")
@@ -125,10 +134,22 @@ def _check(where: str, policy: Policy) -> None:
     if not policy.recovery.backoff_s or min(policy.recovery.backoff_s) < 0:
         raise CatalogError(f"{where}: recovery.backoff_s: write at least one number of seconds, none under 0")
     for rule in policy.rules:
-        for p in rule.when:
-            least = getattr(p, "at_least", None) or getattr(p, "by", None) or getattr(p, "ratio", None)
-            if (least is not None and least <= 0) or getattr(p, "at_least", 1) <= 0 or getattr(p, "within_s", 1.0) <= 0:
-                raise CatalogError(f"{where}: rule {rule.id}: when: a threshold of 0 or less holds always: write more")
+        for predicate in rule.when:
+            _check_predicate(f"{where}: rule {rule.id}: when", predicate)
+
+
+def _check_predicate(where: str, p: Predicate) -> None:
+    if isinstance(p, Seen | Absent):
+        known = {*load_catalog().kinds, "xid", "sxid"}
+        if p.kind not in known:
+            raise CatalogError(f"{where}: kind: no line is a {p.kind!r}: use one of {', '.join(sorted(known))}")
+    if isinstance(p, Seen) and p.at_least > MOST_FACTS:
+        raise CatalogError(f"{where}: at_least: {p.at_least} never holds: {MOST_FACTS} facts are kept, write fewer")
+    for key in ("at_least", "by", "ratio", "within_s"):
+        value = getattr(p, key, 1)
+        if not 0 < value < math.inf:
+            holds = "a threshold of 0 or less holds always" if value <= 0 else f"{value} is no number to compare with"
+            raise CatalogError(f"{where}: {key}: {holds}: write more than 0")
 
 
 def _convert(where: str, data: Any, shape: type[Any]) -> Any:

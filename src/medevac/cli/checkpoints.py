@@ -53,6 +53,8 @@ def checkpoints(
     json
         Print one JSON object a line.
     """
+    if "/" in target and not Path(target).is_dir():
+        raise CommandError(f"{target}: there is no such folder; name a checkpoint folder, or a job of the state folder")
     found = _of_folder(Path(target)) if Path(target).is_dir() else _of_job(target, state_dir)
     judged = verdicts(found.job, found.view.doubts)
     problems = asyncio.run(_verified(found, list(judged))) if verify else {}

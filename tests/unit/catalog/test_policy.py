@@ -88,8 +88,24 @@ WRONG = {
     "a limit of no attempts": ('name = "s"\n[recovery]\nattempts_without_progress = 0', r"attempts_without_progress"),
     "an impossible threshold": (
         f'name = "s"\n{RULE}source = "me"\nwhen = [{{ is = "seen", kind = "xid", at_least = 0 }}]',
-        r"rule x: when: a threshold of 0",
+        r"rule x: when: at_least: a threshold of 0",
     ),
+    "a threshold over what is kept": (
+        f'name = "s"\n{RULE}source = "me"\nwhen = [{{ is = "seen", kind = "xid", at_least = 257 }}]',
+        r"rule x: when: at_least: 257 never holds",
+    ),
+    "a time that is no number": (
+        f'name = "s"\n{RULE}source = "me"\nwhen = [{{ is = "seen", kind = "xid", within_s = nan }}]',
+        r"rule x: when: within_s: nan",
+    ),
+    "a kind that no line has": (
+        f'name = "s"\n{RULE}source = "me"\nwhen = [{{ is = "seen", kind = "xud" }}]',
+        r"rule x: when: kind: no line is a 'xud': use one of .*xid",
+    ),
+    "a hang limit that is no number": ('name = "s"\n[hang]\nfloor_s = nan', r"site\.toml: hang\.floor_s: nan"),
+    "a floor over its ceiling": ('name = "s"\n[hang]\nfloor_s = 9\nceiling_s = 5', r"hang\.floor_s: 9.*ceiling_s"),
+    "doubt that looks forward": ('name = "s"\n[lineage]\nmargin_s = -1', r"site\.toml: lineage\.margin_s: -1"),
+    "fewer than no restarts": ('name = "s"\n[recovery]\nmax_restarts = -1', r"recovery\.max_restarts: -1"),
     "a rule without a source": (f'name = "s"\n{RULE}when = []', r"site\.toml: rule x: .*source"),
     "a rule with an empty source": (
         f'name = "s"\n{RULE}source = " "\nwhen = [{{ is = "seen", kind = "xid" }}]',

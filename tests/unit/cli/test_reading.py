@@ -137,6 +137,7 @@ def test_checkpoints_of_a_job(log: Path, capsys: pytest.CaptureFixture[str]) -> 
     rows = [json.loads(line) for line in ask(capsys, "checkpoints", "train", "--state-dir", log, "--json").splitlines()]
     assert [row["step"] for row in rows] == list(range(5, 65, 5))
     assert "neither a folder nor a job" in wrong(capsys, "checkpoints", "other", "--state-dir", log)
+    assert "/no/folder: there is no such folder" in wrong(capsys, "checkpoints", "/no/folder")
 
 
 def test_checkpoints_of_a_folder_are_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
