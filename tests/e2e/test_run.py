@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import JOB, Run, command_line, recovered_once, undisturbed, uuid
+from tests.e2e.runs import JOB, LIMIT_S, Run, command_line, recovered_once, undisturbed, uuid
 
 from medevac.adapters.lease import read
 from medevac.core.actions import Isolate, StartAttempt
@@ -152,28 +152,25 @@ def test_interrupted_twice_everything_is_killed(run: Run) -> None:
     assert run.attempt().ended is not None
 
 
-def test_a_second_job_of_the_same_folder_shares_the_controller(run: Run, tmp_path: Path) -> None:
-    run.start()
-    run.checkpoint(1)
-    controller = run.controller_pid()
-    command = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(run.state)]
-    command += [
-        "--cluster",
-        str(run.cluster),
-        "--policy",
-        str(tmp_path / "policy.toml"),
-        "--job",
-        "other",
-        "--",
-        "true",
-    ]
-    other = subprocess.run(command, cwd=tmp_path, timeout=60, capture_output=True, text=True, check=False)
-    assert other.returncode == 0, other.stderr
-    assert "other: proving -> finished" in other.stderr
-    assert run.wait() == 0, run.printed()
-    assert run.parameters() == undisturbed(run.steps)
-    assert run.controller_pid() == controller
-    assert "another" not in run.printed()
+def test_a_second_job_of_the_same_folder_shares_the_controller(tmp_path: Path) -> None:
+    run = Run(tmp_path, steps=10_000)
+    try:
+        run.start()
+        run.checkpoint(1)
+        controller = run.controller_pid()
+        command = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(run.state)]
+        command += ["--cluster", str(run.cluster), "--policy", str(tmp_path / "policy.toml")]
+        other = subprocess.run(
+            [*command, "--job", "other", "--", "true"], timeout=LIMIT_S, capture_output=True, text=True, check=False
+        )
+        assert other.returncode == 0, other.stderr
+        assert "other: proving -> finished" in other.stderr
+        assert run.controller_pid() == controller
+        assert run.attempt().ended is None
+        run.order("stop", JOB)
+        assert run.wait() == 130, run.printed()
+    finally:
+        run.close()
 
 
 def test_monitor_mode_touches_nothing(run: Run) -> None:
