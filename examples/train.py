@@ -174,7 +174,7 @@ def save(draft: Seal, folder: Path, parameters: Vector) -> bool:
         with sealed(folder, draft) as staging:
             np.save(staging / "parameters.npy", parameters)
     except OSError as error:
-        say(f"checkpoint of step {draft.step} not saved: {error}")
+        say(f"checkpoint of step {draft.step} not saved: {folder}: {error}: make room there, training goes on")
         return False
     return True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -46,8 +47,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 def read(state_dir: Path | None) -> History:
     """The log of a state folder, or of a file of one. Raises `CommandError`, `ConfigError`."""
     place = state_folder(state_dir)
-    path = place / STORE if place.is_dir() else place
-    if not path.exists():
+    path = place / STORE if os.path.isdir(place) else place  # noqa: PTH112 - another user's folder is no error here
+    if not os.access(path, os.F_OK):
         raise CommandError(f"{path}: there is no such store; name the state folder with --state-dir")
     return fold(path, load(path))
 

@@ -68,6 +68,7 @@ def run(
         attach: Take over, or watch, a job of this state folder.
     """
     state = state_folder(state_dir)
+    _check_state(state)
     if attach is not None:
         if command:
             raise CommandError("--attach: takes no command; the job has one already")
@@ -79,6 +80,13 @@ def run(
         spec = _spec(command, nproc, gpus_per_rank, checkpoint_dir, _job_policy(job_policy))
         taken = _submitted(state, spec, job, settings)
     return _watched(taken, as_json=json, html=html, quiet=quiet, from_now=attach is not None)
+
+
+def _check_state(state: Path) -> None:
+    """One line before anything is begun where the state folder, or what it is to be made in, is another user's."""
+    there = next(folder for folder in (state, *state.parents) if os.access(folder, os.F_OK))
+    if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
+        raise CommandError(f"{state}: {there} may not be read and written; name another folder with --state-dir")
 
 
 def _settings(policy: str, cluster: Path | None, html: Path | None, *, monitor: bool) -> Settings:

@@ -137,14 +137,18 @@ def _curve(one: AttemptNotes) -> tuple[Point, ...]:
 def _incidents(notes: Notes, attempts: Sequence[Attempt]) -> list[IncidentTold]:
     used = {gpu for attempt in attempts for place in attempt.ranks for gpu in place.gpus}
     nodes = {node for attempt in attempts for node in attempt.nodes}
-    told = [_incident(notes, incident, used, nodes) for incident in notes.view.incidents.values()]
+    told = [
+        _incident(notes, incident, used, nodes)
+        for incident in notes.view.incidents.values()
+        if incident.root.domain != "job" or incident.root.name == notes.job
+    ]
     return sorted(told, key=lambda incident: (not incident.touched, incident.start, incident.id))
 
 
 def _incident(notes: Notes, incident: Incident, used: set[str], nodes: set[str]) -> IncidentTold:
     names = notes.names
     parts = (incident.root, *incident.victims)
-    ran_on = any(part.name in used if part.domain == "gpu" else part.name in nodes for part in parts)
+    ran_on = any(part.name in used if part.domain == "gpu" else part.name in {*nodes, notes.job} for part in parts)
     return IncidentTold(
         id=incident.id,
         start=incident.start,

@@ -37,6 +37,18 @@ def test_wrong_use_is_one_line_and_exit_2(argv: list[str], said: str, capsys: py
     assert said in captured.err
 
 
+def test_a_state_folder_that_may_not_be_used_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK and allowed(path, mode))
+    assert main(["run", "--state-dir", str(tmp_path / "state"), "--", "true"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert said == (
+        f"medevac: {tmp_path / 'state'}: {tmp_path} may not be read and written; name another folder with --state-dir\n"
+    )
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == Exit.DONE
     text = capsys.readouterr().out

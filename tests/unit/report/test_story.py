@@ -15,7 +15,7 @@ from rich.console import Console
 from tests.scenario.script import read
 from tests.scenario.world import START, World
 
-from medevac.core.decision import Diagnosed
+from medevac.core.decision import Diagnosed, Finding, Incident, Part
 from medevac.core.diagnose_case import Clue, Diagnosis
 from medevac.ports.store import DecisionRecord, Record
 from medevac.report import words
@@ -113,6 +113,19 @@ def test_other_jobs_of_the_state_folder_are_not_in_the_story() -> None:
     assert starts == [moment.text for moment in alone.timeline if moment.text.startswith("start attempt")]
     assert told.start > alone.start, "it begins with its own submission"
     assert build(both, "other").end == build(earlier, "other").end
+
+
+def test_a_slowdown_of_the_job_is_no_hardware_that_it_did_not_use() -> None:
+    slow = Finding(rule="slow", part=Part(domain="job", name="train"), severity="warning", meaning="slower", at=START)
+    incident = Incident(
+        id="I1", root=slow.part, severity="warning", start=START, last=START, findings=(slow,), victims=()
+    )
+    records = list(log("ecc_storm"))
+    nth = next(n for n, record in enumerate(records) if isinstance(record, DecisionRecord))
+    first = records[nth]
+    assert isinstance(first, DecisionRecord)
+    records[nth] = replace(first, decision=replace(first.decision, incidents=(*first.decision.incidents, incident)))
+    assert [one.touched for one in build(records).incidents if one.id == "I1"] == [True]
 
 
 def behind(record: Record, seq: int) -> Record:
