@@ -55,7 +55,7 @@ def check(jobid: str, /, *, config: Path | None = None, json: Annotated[bool, Pa
     for name, value in found.policy.items():
         print(f"  {name}: {value}")
     if found.output:
-        print(f"output: {found.output} ({found.at_requeue} at a requeue)")
+        print(f"output: {found.output}, at a requeue {found.at_requeue}")
     for way in found.resumes_by:
         print(f"told what to load by: {way}")
     for problem in found.problems:
@@ -94,7 +94,7 @@ async def _at_requeue(job: SlurmJob, commands: Commands, settings: str) -> str:
         if f"OpenMode={mode}" in detail or f"--open-mode={mode}" in detail:
             return word
     default = _setting(settings, "JobFileAppend") == "1"
-    return "appended" if default else "truncated, unless the job was submitted with --open-mode=append,"
+    return "appended" if default else "truncated, unless the job was submitted with --open-mode=append"
 
 
 def _ways(policy: JobPolicy, config: Config, settings: str) -> tuple[str, ...]:

@@ -51,6 +51,7 @@ THREADS = 64
 READS_A_SECOND = 2000.0
 """Kernel logs are looked at no more often than that, all together."""
 
+READ_WITHIN_S = 1.0
 PAGES = "pages.jsonl"
 log = structlog.get_logger(__name__)
 
@@ -70,7 +71,11 @@ class Recent:
 
 
 class Speaks:
-    """A source, and whether anything was ever heard from it."""
+    """What a job's ranks say through files, and whether they ever said anything.
+
+    Files are read twice a second, several steps at a time. A step that was written within that time counts as seen
+    when the rank's own clock says; a clock that is further off is not believed.
+    """
 
     def __init__(self, source: Source) -> None:
         self.name = source.name
@@ -81,7 +86,11 @@ class Speaks:
         self.heard = self.heard or bool(cursor)
         async for event, place in self._source.follow(cursor):
             self.heard = True
-            yield event, place
+            yield msgspec.structs.replace(event, seen_at=_seen_at(event)), place
+
+
+def _seen_at(event: AnyEvent) -> float:
+    return event.at if 0.0 <= event.seen_at - event.at <= READ_WITHIN_S else event.seen_at
 
 
 class SlurmPorts:

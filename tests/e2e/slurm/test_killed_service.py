@@ -13,7 +13,7 @@ from tests.e2e.slurm.training import LIMIT_S, Service, Training, gpu_lost, memor
 from medevac.core.events import ActionSettled, AttemptStarted
 from medevac.testing import kill
 
-SOON = ("scheduler.isolate:before", "scheduler.stop:after", "scheduler.start:after")
+SOON = ("scheduler.stop:after", "scheduler.start:after")
 """Those of every run; `make soak` has all."""
 
 HARD = {"isolate", "start", "stop", "verify", "point", "append_events", "append_decision", "page"}
