@@ -57,8 +57,14 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
         case AttemptEnded():
             return [_ended(job, event, view, policy, verdict)]
         case CheckpointVerified() if event.step == job.chosen:
-            return [_of(name, "good-checkpoint" if event.ok else "bad-checkpoint", event.problem)]
+            good = event.ok or _unsealed_by_order(job)
+            return [_of(name, "good-checkpoint" if good else "bad-checkpoint", event.problem)]
     return []
+
+
+def _unsealed_by_order(job: Job) -> bool:
+    """A person named this checkpoint, and it has no seal to be compared with."""
+    return job.chosen is not None and job.chosen == job.trusted and job.checkpoints[job.chosen].sealed_at is None
 
 
 def _of(who: str, on: str, why: str = "", blames: tuple[str, ...] = ()) -> Trigger:

@@ -86,6 +86,8 @@ class Job(Struct, frozen=True, kw_only=True):
     bad_rank: int | None = None
     culprits: tuple[str, ...] = ()
     trusted: int | None = None
+    ordered: int | None = None
+    pointed: int | None = None
     chosen: int | None = None
     checkpoints: Map[int, Checkpoint] = Map()
     ended: AttemptEnded | None = None

@@ -43,21 +43,19 @@ def verdicts(job: Job, doubts: Mapping[str, tuple[Doubt, ...]]) -> dict[int, Ver
 
 
 def newest_clean(job: Job, doubts: Mapping[str, tuple[Doubt, ...]]) -> int | None:
-    """The step to resume from; a step that a person named comes first, then the newest clean one."""
+    """The step to resume from: the one that a person has ordered for the next start, else the newest clean one."""
     clean = [step for step, verdict in verdicts(job, doubts).items() if verdict.state == "clean"]
-    if job.trusted is not None and job.trusted in job.checkpoints and not job.checkpoints[job.trusted].problem:
-        return job.trusted
-    return max(clean, default=None)
+    return job.ordered if job.ordered in clean else max(clean, default=None)
 
 
 def _own(job: Job, checkpoint: Checkpoint, doubts: Mapping[str, tuple[Doubt, ...]]) -> Verdict:
     """What is thought of a checkpoint by itself, its parent aside."""
-    if checkpoint.sealed_at is None:
-        return Verdict(state="suspect", why=checkpoint.problem or "it has no seal")
-    if checkpoint.problem:
+    if checkpoint.sealed_at is not None and checkpoint.problem:
         return Verdict(state="condemned", why=checkpoint.problem)
     if checkpoint.step == job.trusted:
         return Verdict(state="clean", why="by a person's order")
+    if checkpoint.sealed_at is None:
+        return Verdict(state="suspect", why=checkpoint.problem or "it has no seal")
     for attempt, step in job.bad:
         if checkpoint.attempt == attempt and checkpoint.step >= step - 1:
             state: State = "condemned" if checkpoint.step >= step else "suspect"

@@ -214,7 +214,12 @@ def _page(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAct
 
 
 def _finish(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
-    return [FinishJob(id=f"{job.spec.job}/finish/{job.attempt}", job=job.spec.job, code=0, reason="it ended well")]
+    finish = FinishJob(id=f"{job.spec.job}/finish/{job.attempt}", job=job.spec.job, code=0, reason="it ended well")
+    newest = newest_clean(job, view.doubts)
+    if newest is None or newest == job.pointed or view.paused or policy.mode == "monitor":
+        return [finish]
+    reason = "the newest clean one when it ended"
+    return [PointClean(id=f"{job.spec.job}/point/{newest}/end", job=job.spec.job, step=newest, reason=reason), finish]
 
 
 def _pass_on(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001

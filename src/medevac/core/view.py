@@ -8,7 +8,7 @@ from typing import TypeVar
 from immutables import Map
 from msgspec.structs import replace
 
-from medevac.core.actions import AnyAction, JudgeCheckpoint, StartAttempt, StopAttempt, VerifyCheckpoint
+from medevac.core.actions import AnyAction, JudgeCheckpoint, PointClean, StartAttempt, StopAttempt, VerifyCheckpoint
 from medevac.core.decision import Decision, Diagnosed, Finding, Held, Incident, Moved, Part, Struct, Trigger
 from medevac.core.events import (
     ActionSettled,
@@ -214,7 +214,7 @@ class View(Struct, frozen=True, kw_only=True):
             return replace(self, paused=False)._without_held(lambda held: held.guard == "paused")
         job = self.jobs.get(event.target)
         if event.what == "resume-from" and job:
-            return self._with_job(event.target, replace(job, trusted=event.step))
+            return self._with_job(event.target, replace(job, trusted=event.step, ordered=event.step))
         return self
 
     def _with_end(self, diagnosed: Diagnosed) -> View:
@@ -289,6 +289,8 @@ class View(Struct, frozen=True, kw_only=True):
                 return view._with_job(action.job, _begun(job, action))
             case VerifyCheckpoint():
                 return view._with_job(action.job, replace(job, chosen=action.step))
+            case PointClean():
+                return view._with_job(action.job, replace(job, pointed=action.step))
             case JudgeCheckpoint():
                 known = job.checkpoints[action.step]
                 known = replace(known, written=action.state, written_at=at, written_why=action.reason)
@@ -342,6 +344,7 @@ def _begun(job: Job, action: StartAttempt | AttemptStarted) -> Job:
         attempt=action.attempt,
         ranks=action.ranks,
         resumed=action.resume_from,
+        ordered=None,
         reached=-1,
         rank_steps=Map(),
         ended=None,

@@ -55,7 +55,7 @@ async def test_a_job_runs_to_its_end(world: World) -> None:
     await trains(world)
     world.cluster.end("train", 1)
     await running
-    assert [type(action).__name__ for action in await world.actions()] == ["StartAttempt", "FinishJob"]
+    assert [type(action).__name__ for action in await world.actions()] == ["StartAttempt", "PointClean", "FinishJob"]
     assert {event.outcome for event in await world.events(ActionSettled)} == {"done"}
     assert world.ended == ["train"]
 
@@ -72,7 +72,7 @@ async def test_a_lost_gpu_moves_the_job(world: World) -> None:
     assert world.cluster.out == {"g00": "hard"}
     assert world.cluster.started["train", 2].resume_from == 3
     assert "g00" not in {gpu for place in world.cluster.started["train", 2].ranks for gpu in place.gpus}
-    assert world.files.clean == 3
+    assert world.files.clean == max(sealed.step for sealed in world.files.sealed["train"])
     assert not runtime.loop.view.pending
 
 

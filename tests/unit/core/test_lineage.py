@@ -89,6 +89,18 @@ def test_a_person_may_name_a_suspect_one() -> None:
     assert newest_clean(steps, {"a": (doubt,)}) == 10
 
 
+def test_a_person_may_name_one_without_a_seal() -> None:
+    steps = job(seal(10, 10.0), Checkpoint(step=20, problem="it has no seal"), trusted=20, ordered=20)
+    assert states(steps) == {10: "clean", 20: "clean"}
+    assert newest_clean(steps, {}) == 20
+
+
+def test_an_order_to_go_back_holds_for_one_start() -> None:
+    steps = job(seal(10, 10.0), seal(20, 20.0), trusted=10, ordered=10)
+    assert newest_clean(steps, {}) == 10
+    assert newest_clean(replace(steps, ordered=None), {}) == 20
+
+
 def test_a_named_step_that_is_not_there_is_not_chosen() -> None:
     assert newest_clean(job(seal(10, 10.0), trusted=99), {}) == 10
 
