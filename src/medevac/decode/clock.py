@@ -54,10 +54,17 @@ class Clock:
         self.offset = offset
         self._days: dict[str, float] = {}
         self._seconds: dict[str, float] = {}  # a storm has many lines a second
+        self.prefixes: dict[str, tuple[float, str]] = {}  # time and node of the kernel's prefixes seen last
         self._latest = self.reference + DAY
         self._boots: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self.pinned: float | None = None  # wall time of kernel second 0, where the machine itself told it
+
+    def keep_prefix(self, text: str, at: float, node: str) -> None:
+        """Remember what `text`, all before ` kernel: ` of a line, says."""
+        if len(self.prefixes) > 256:
+            self.prefixes.clear()
+        self.prefixes[text] = (at, node)
 
     def iso(self, seconds: str, fraction: str | None, zone: str | None) -> float:
         """`2025-01-21T04:41:44`, `.283302` or `,283302`, `Z` or `+00:00` or `+0800` or none."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -17,7 +15,6 @@ from medevac.decode.context import Context
 from medevac.decode.export import SIGN, decode_export
 from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream
 from medevac.decode.stream import decode_stream
-from medevac.decode.workers import in_parallel
 
 STDIN = "-"
 _WORTH_A_PROCESS = 32_000_000  # bytes in all; less is read faster than processes start
@@ -27,8 +24,7 @@ def _raise(problem: Unreadable) -> None:
     raise problem
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How inputs are read.
 
     `unreadable` is called for each input that cannot be read (wholly or on): the others are still done; by default it
@@ -41,7 +37,7 @@ class Options:
     node: str = ""
     offset: float = 0.0
     progress: Progress | None = None
-    unreadable: Callable[[Unreadable], None] = field(default=_raise)
+    unreadable: Callable[[Unreadable], None] = _raise
 
 
 def decode_files(paths: Iterable[str], *, options: Options | None = None) -> Iterator[FaultSeen]:
@@ -53,6 +49,8 @@ def decode_files(paths: Iterable[str], *, options: Options | None = None) -> Ite
     names = list(expand(paths, chosen))
     jobs = min(chosen.jobs or os.cpu_count() or 1, len(names))
     if jobs > 1 and STDIN not in names and total_size(names) >= _WORTH_A_PROCESS:
+        from medevac.decode.workers import in_parallel
+
         events = in_parallel(names, jobs, chosen.node, chosen.offset, chosen.progress, chosen.unreadable)
     else:
         events = (event for name in names for event in decode_input(name, chosen))
@@ -77,6 +75,8 @@ def _matches(path: str, options: Options) -> list[str]:
             return sorted(str(found) for found in Path(path).rglob("*") if found.is_file())
         options.unreadable(Unreadable(path, "is a folder: give -r to read all files in it"))
         return []
+    import glob
+
     if not Path(path).exists() and (found := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 - takes absolute patterns
         return found
     return [path]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from medevac.core.events import FaultSeen
@@ -11,6 +12,7 @@ from medevac.decode.prefix import Head, split
 from medevac.decode.reading import Details, Reading
 from medevac.decode.wrapper import unwrap
 
+_REMEMBERED = 2048  # messages
 MAX_LINE = 8192  # bytes of a line that are read: no kernel record is longer
 _BEFORE = 2048  # of a longer line, as many bytes before the first word of a fault
 
@@ -18,7 +20,6 @@ _ANSI = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _WORDS = re.compile(rb"NVRM|SXid|AER: |mlx5|oom-kill|Kill(?:ed)? process|Hardware Error", re.IGNORECASE)
 _QUOTED = re.compile(r"NVRM\s{0,4}:|nvidia-nvswitch\d{1,3}:", re.IGNORECASE)
-_MAY_QUOTE = re.compile(r"NVRM|nvrm|nvidia-nvsw|Nvrm")
 _OWN_CLOCK = re.compile(r"\[ {0,8}(\d{1,12}\.\d{1,9})\] (?:\[ {0,8}[TC]\d{1,9}\] )?$")
 _KERNEL_TAG = re.compile(r"^[^:\[]{0,64}?\d{1,2}:\d\d:\d\d[^:\[]{0,300} kernel: (?:\[ {0,8}\d{1,12}\.\d{1,9}\] )?$")
 _CLOCK_SET = re.compile(
@@ -81,25 +82,32 @@ def window(raw: bytes) -> bytes:
 def read_message(head: Head) -> Reading | None:
     """What the kernel said."""
     text = head.message
-    if text.startswith("NVRM:"):
-        return xid.parse(text) or nvrm.parse(text)
-    if text.startswith("nvidia-nvswitch"):
-        return sxid.parse(text)
+    if text.startswith(("NVRM:", "nvidia-nvswitch")):
+        return read_driver(text)
     if "#012" in text or "\\x" in text:
         text = head.message = _ESCAPED.sub(lambda m: chr(int(m[1], 16)), text.replace("#012", "\n"))
-    if _MAY_QUOTE.search(text) and (quoted := _QUOTED.search(text)):
+    if ("NVRM" in text or "nvrm" in text or "nvswitch" in text) and (quoted := _QUOTED.search(text)):
         return _inside(head, quoted)
-    return _device(text) or system.parse(text) or network.parse_nfs(text) or _manager(head, text)
+    return read_kernel(text) or _manager(head, text)
 
 
-def _device(text: str) -> Reading | None:
-    if "amdgpu" in text:
-        reading = amd.parse(text)
-        if reading:
-            return reading
+# A storm says the same again and again: what was read lately is not read again. Nobody changes a Reading.
+@functools.lru_cache(maxsize=_REMEMBERED)
+def read_driver(text: str) -> Reading | None:
+    """A message that begins with the name of the GPU or switch driver."""
+    if text.startswith("NVRM:"):
+        return xid.parse(text) or nvrm.parse(text)
+    return sxid.parse(text)
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def read_kernel(text: str) -> Reading | None:
+    """A message of any other part of the kernel."""
+    if "amdgpu" in text and (reading := amd.parse(text)):
+        return reading
     if text.startswith("mlx5_core "):
         return network.parse(text) or pcie.parse(text)
-    return pcie.parse(text) or network.parse(text)
+    return pcie.parse(text) or network.parse(text) or system.parse(text) or network.parse_nfs(text)
 
 
 def _inside(head: Head, quoted: re.Match[str]) -> Reading | None:
@@ -169,15 +177,14 @@ def build(head: Head, reading: Reading, text: str, where: tuple[str, int], ctx: 
         if "gpu_uuid" in details:
             ctx.gpus[node, pci] = str(details["gpu_uuid"])
         gpu = ctx.gpus.get((node, pci))
-    if head.extra is not None:
-        details = {**details, **head.extra}
+    details = {**details, **head.extra} if head.extra else details.copy()
     if kind == "xid":
         if "unit" in details and node in ctx.drivers:
             details["driver"] = ctx.drivers[node]
     elif kind == "nvrm_info" and "driver" in details:
         ctx.drivers[node] = str(details["driver"])
     elif kind == "mce":
-        details = _machine_check(head, details, ctx)
+        _machine_check(head, details, ctx)
     return FaultSeen(
         at=head.at,
         kind=kind,
@@ -194,9 +201,10 @@ def build(head: Head, reading: Reading, text: str, where: tuple[str, int], ctx: 
     )
 
 
-def _machine_check(head: Head, details: Details, ctx: Context) -> Details:
+def _machine_check(head: Head, details: Details, ctx: Context) -> None:
     """A record of the boot before this one says so, and one on a machine that is set up to inject errors."""
     before = ctx.previous_boot.get(head.node)
     if before is not None and head.uptime is not None and 0 <= head.uptime - before < 2:
-        details = {**details, "previous_boot": "yes"}
-    return {**details, "injector": "loaded"} if head.node in ctx.injectors else details
+        details["previous_boot"] = "yes"
+    if head.node in ctx.injectors:
+        details["injector"] = "loaded"

@@ -19,7 +19,6 @@ _COMMAND = re.compile(r"(?P<command>[A-Z][A-Z0-9_]{3,40})\(0x[0-9a-f]{1,5}\)")
 _MODULE = re.compile(r"module (?P<module>\d{1,3})")
 _WATTS = re.compile(r"\((?P<watts>\d{1,5})W\)")
 _CABLE = re.compile(r"module \d{1,3}, Cable (?:error|unplugged)(?:, (?P<cause>[\w /,()-]{1,80}))?")
-_LINK_WORDS = (": Port: ", "Link is ", ": Link ", "link status ")
 _NFS = re.compile(r"(?:nfs|NFS): server (?P<server>\S{1,255}) (?P<state>not responding|OK|timed out)")
 
 # An adapter's trouble, by words that only it has; the order matters where one line has two of them.
@@ -62,7 +61,7 @@ def parse(text: str) -> Reading | None:
         return _link(text) or _mlx5(text)
     if text.startswith(("efa ", "infiniband ")):
         return _efa(text) or _link(text)
-    return _link(text) if any(word in text for word in _LINK_WORDS) else None
+    return _link(text) if "Link " in text or "link status " in text or ": Port: " in text else None
 
 
 def _link(text: str) -> Reading | None:

@@ -15,17 +15,17 @@ from medevac.decode.reading import Details
 class Head:
     """The prefix of one line: `message` is the rest, `at` 0.0 when the prefix has no absolute time."""
 
-    __slots__ = ("at", "extra", "kernel", "message", "node", "pid", "program", "uptime")
+    # Of the class: one is made for each line, and most lines have few of these.
+    at = 0.0
+    node = ""
+    program = ""
+    pid: int | None = None
+    kernel = True
+    uptime: float | None = None
+    extra: Details | None = None
 
     def __init__(self, message: str) -> None:
         self.message = message
-        self.at = 0.0
-        self.node = ""
-        self.program = ""
-        self.pid: int | None = None
-        self.kernel = True
-        self.uptime: float | None = None
-        self.extra: Details | None = None
 
     def note(self, name: str, value: int) -> None:
         """Keep a number of the frame (prio, seq, usec, repeat) for the details."""
@@ -83,18 +83,23 @@ _MORE = (
     "kern:",
     *"0123456789",
 )  # after the usual, so may these
+_TAG = " kernel: "
 _DRIVER_TAGS = ("NVRM", "nvidia-nvswitch", "mlx5_core", "infiniband", "amdgpu")
 
 
 def split(line: str, clock: Clock) -> Head:
     """Take `line` (one record, no wrapper of JSON) apart."""
-    match = _COMMON.match(line)
     head = Head(line)
-    if match is None:  # pragma: no cover - every part of the pattern is optional
-        return head
-    position = match.end()
-    if position:
-        position = _common(head, match, clock)
+    tag = line.find(_TAG, 0, 160)
+    known = clock.prefixes.get(line[:tag]) if tag > 0 else None
+    position = tag + len(_TAG)
+    if known is not None:
+        head.at, head.node = known
+        position = _seconds(head, line, position, clock)
+    elif match := _COMMON.match(line):
+        position = _common(head, match, clock) if match.end() else 0
+        if tag > 0 and head.kernel and position >= tag + len(_TAG):
+            clock.keep_prefix(line[:tag], head.at, head.node)
     if not line.startswith(_DRIVERS, position) and (not position or line.startswith(_MORE, position)):
         position = _pieces(head, line, position, clock)
     if position:
@@ -102,6 +107,17 @@ def split(line: str, clock: Clock) -> Head:
     if head.extra and "repeat" in head.extra:
         head.message = head.message.removesuffix("]")
     return head
+
+
+def _seconds(head: Head, line: str, position: int, clock: Clock) -> int:
+    """The kernel seconds of a line whose prefix is known by then; as _COMMON has them."""
+    if line.startswith("[", position):
+        end = line.find("] ", position, position + 32)
+        inside = line[position + 1 : end].lstrip(" ") if end > 0 else ""
+        if "." in inside and inside.replace(".", "", 1).isdecimal():
+            _kernel_seconds(head, float(inside), clock)
+            return end + 2
+    return position
 
 
 def _common(head: Head, match: re.Match[str], clock: Clock) -> int:

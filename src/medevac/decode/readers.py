@@ -61,7 +61,7 @@ class Counted(io.RawIOBase):
 
     def _take(self, buffer: Any) -> int:
         try:
-            return self._inner.readinto(buffer) or 0  # type: ignore[attr-defined,no-any-return]
+            return self._inner.readinto(buffer) or 0  # type: ignore[attr-defined]
         except _broken() as problem:
             raise Unreadable(self._name, reason(problem)) from problem
 

@@ -43,6 +43,14 @@ EXACT: tuple[bytes, ...] = (
     b"for mo",  # blocked for more than
     b"k is Do",  # NIC Link is Down
     b"k is Up",
+    b"al medium e",  # critical medium error
+    b"al target e",
+    b"BTRFS",
+    b"(sct 0x",
+    b"usable pat",  # no usable path
+    b"Package po",  # Package power limit notification
+    b"heck events l",  # Machine check events logged
+    b" Comm: ",
 )
 # Needed only where the log has lines of that form.
 CLOCKS: tuple[bytes, ...] = (b"system clock", b"state=initi", b"Linux version", b"BERT: E", b"EINJ", b"check inj")
@@ -139,7 +147,7 @@ def line_counter(size: int) -> Callable[[Buffer, int, int], int]:
 
     Python counts single bytes one by one; numpy, where it is there, in vectors, once its import pays.
     """
-    if 0 < size < 32_000_000:
+    if 0 < size < 200_000_000:
         return _count
     try:
         import numpy as np

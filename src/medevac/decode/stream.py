@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -15,8 +16,9 @@ from medevac.decode.scanner import Scanner, anchors_for, line_counter, make_scan
 
 BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
 _HEAD = 1 << 16  # bytes at the beginning of a log that tell its form
-_LOOK_AHEAD = 8  # lines read after one whose fact goes on without an anchor
-_GOES_ON = frozenset({"aer", "aer_continuation", "panic"})
+_BATCH = 512  # lines found before they are parsed: between two scans of a block the parser's code is cold
+_LOOK_AHEAD = 2  # lines taken after one whose fact may go on without an anchor
+_GOES_ON = re.compile(rb"AER: |PCIe Bus E|nel panic|error status/mask|: {2,8}\[ ?\d")
 
 
 class Readable(Protocol):
@@ -39,36 +41,54 @@ class Decoder:
         self._scanner = scanner
         self._count = count
         self._joiner = Joiner()
-        self._line = 1  # number of the line that starts at _counted
+        self._line = 1  # number of the next line
         self._ahead = 0
+        self._found: list[tuple[bytes, int]] = []
         self._long: list[bytes] = []
         self._long_line = 0
 
     def feed(self, data: bytes | bytearray, size: int) -> list[FaultSeen]:
-        """The events that are complete after `data[:size]`."""
-        out: list[FaultSeen] = []
-        at, line = 0, self._line
+        """Take `data[:size]`; gives the events that are read by then."""
+        self._find(data, size)
+        return self._parse() if len(self._found) >= _BATCH else []
+
+    def _find(self, data: bytes | bytearray, size: int) -> None:
+        """Keep the lines that an anchor hits, and the few after some of them."""
+        at, line, ahead = 0, self._line, self._ahead
         hits = iter(self._scanner.scan(data, size))
         hit = next(hits, size)
+        count, keep, goes_on = self._count, self._found.append, _GOES_ON.search
         while at < size:
-            if self._ahead:
-                start = at
-                self._ahead -= 1
+            start = at
+            if ahead:
+                ahead -= 1
             else:
                 while hit < at:
                     hit = next(hits, size)
                 if hit >= size:
                     break
                 start = data.rfind(b"\n", at, hit) + 1 or at
-                line += self._count(data, at, start) if start > at else 0
+                if start > at:
+                    line += count(data, at, start)
             end = data.find(b"\n", start, size)
-            end = size if end < 0 else end
-            out += self._record(bytes(data[start:end]), line)
+            if end < 0:
+                end = size
+            raw = bytes(data[start:end])
+            keep((raw, line))
+            if goes_on(raw, 0, 400):
+                ahead = _LOOK_AHEAD
             at = end + 1
             line += end < size
         if at < size:
-            line += self._count(data, at, size)
-        self._line = line
+            line += count(data, at, size)
+        self._line, self._ahead = line, ahead
+
+    def _parse(self) -> list[FaultSeen]:
+        out: list[FaultSeen] = []
+        for raw, line in self._found:
+            if events := self._record(raw, line):
+                out += events
+        self._found.clear()
         return out
 
     def skip(self, data: bytes | bytearray, size: int) -> None:
@@ -77,7 +97,9 @@ class Decoder:
 
     def finish(self) -> list[FaultSeen]:
         """The last events, when nothing follows (or nothing for now)."""
-        out = self._end_long() if self._long else []
+        out = self._parse()
+        if self._long:
+            out += self._end_long()
         self._ahead = 0
         return out + self._joiner.flush()
 
@@ -87,12 +109,9 @@ class Decoder:
         event = decode_line(raw, self.ctx, self.name, line)
         if event is None:
             return []
-        kind = event.kind
-        if kind in _GOES_ON:
-            self._ahead = _LOOK_AHEAD
-        elif kind == "nvrm_other":
+        if event.kind == "nvrm_other":
             if nvrm.begins_long(event.raw[event.raw.find("NVRM") :]):
-                self._long, self._long_line, self._ahead = [raw], line, 1
+                self._long, self._long_line = [raw], line
                 return []
             if raw.startswith(b"        ") and not event.details:  # the second line of a record of several
                 return []
@@ -100,12 +119,10 @@ class Decoder:
 
     def _longer(self, raw: bytes, line: int) -> list[FaultSeen]:
         """A further line of "The NVIDIA GPU ... has fallen off the bus"."""
-        if b"NVRM" in raw and b"Xid" not in raw:
+        follows = line == self._long_line + len(self._long)
+        if follows and b"NVRM" in raw and b"Xid" not in raw:
             self._long.append(raw[raw.find(b"NVRM") :])
-            if len(self._long) < 4 and b"fallen off" not in raw:
-                self._ahead = 1
-                return []
-            return self._end_long()
+            return [] if len(self._long) < 4 and b"fallen off" not in raw else self._end_long()
         return self._end_long() + self._record(raw, line)
 
     def _end_long(self) -> list[FaultSeen]:

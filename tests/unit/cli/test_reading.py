@@ -115,7 +115,7 @@ def test_explain_writes_the_page(log: Path, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_what_is_not_there_is_said_with_what_is(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = wrong(capsys, "explain", "trian", "--state-dir", log)
+    said = wrong(capsys, "explain", "tarin", "--state-dir", log)
     assert "Did you mean train?" in said
     assert "12 GPUs" in said
     assert "it has" in wrong(capsys, "incident", "show", "I1", "--state-dir", log)

@@ -8,7 +8,7 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.decode.shapes import REFERENCE, differences, expectations, load_shapes, rows
+from tests.unit.decode.shapes import REFERENCE, Shape, differences, expectations, load_shapes, rows
 
 from medevac.core.events import FaultSeen
 from medevac.decode import stream
@@ -31,9 +31,9 @@ def places(events: list[FaultSeen]) -> list[tuple[str, int | None, int]]:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=range(len(SHAPES)))
-def test_every_kind_has_an_anchor(shape: object) -> None:
+def test_every_kind_has_an_anchor(shape: Shape) -> None:
     """The scanner finds each line that the parsers can read."""
-    message, expected = shape  # type: ignore[misc]
+    message, expected = shape
     raw = b"noise\n" + message.format(**FILL).encode() + b"\nnoise\n"
     events = decoded(raw)
     if expected["kind"] == "none":
