@@ -24,7 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -163,10 +164,19 @@ def check(said: str, ledger: Ledger, copies: int = 1) -> dict[str, Any]:
     return report
 
 
-def sparse(folder: Path, size: int, rounds: int) -> None:
+Row = dict[str, Any]
+
+
+def beside(name: str, value: float, unit: str, reference: str, other: float, ratio: float) -> Row:
+    """One measured thing beside what it is compared with."""
+    row: Row = {"name": name, "value": round(value, 2), "unit": unit}
+    return row | {"reference": reference, "reference_value": round(other, 2), "ratio": round(ratio, 2)}
+
+
+def sparse(folder: Path, size: int, rounds: int) -> Iterator[Row]:
+    """One line of a thousand is a fault: speed beside grep, memory; then the same log packed, and two at once."""
     path = folder / "medevac-bench.log"
     ledger = make_log(path, size, 0.001)
-    bytes_ = path.stat().st_size
     patterns = folder / "medevac-bench.patterns"
     patterns.write_bytes(b"\n".join([*(word.upper() for word in CASELESS), *EXACT]) + b"\n")
     count = len(CASELESS) + len(EXACT)
@@ -179,52 +189,35 @@ def sparse(folder: Path, size: int, rounds: int) -> None:
             "greps": lambda: timed(one_core(["grep", "-c", "-a", "-F", "-f", str(patterns), str(path)])),
         },
     )
-    report = check(got["decode"].said, ledger)
-    print(
-        f"{bytes_ / 1e6:.0f} MB, 0.1 % faults, {sum(ledger.values())} events of {len(ledger)} kinds, "
-        "all decoded; one core"
-    )
-    for name, what in (
-        ("decode", "medevac"),
-        ("grep", "grep -F, 1 literal"),
-        ("greps", f"grep -F -f, {count} literals"),
-    ):
-        run = got[name]
-        print(f"  {what:28s} {run.wall:6.2f} s  {bytes_ / run.wall / 1e9:5.2f} GB/s  cpu {run.cpu:.2f} s")
-    ratios = {
-        name: (got[name].wall / got["decode"].wall, got[name].cpu / got["decode"].cpu) for name in ("grep", "greps")
-    }
-    print(
-        "  times the speed of one literal: {:.2f} (by processor time {:.2f}); 0.8 wanted, 0.5 needed".format(
-            *ratios["grep"]
-        )
-    )
-    print("  of as many literals: {:.1f} (by processor time {:.1f}); 2 needed".format(*ratios["greps"]))
-    print(f"  memory at most {report['peak_kib'] / 1024:.0f} MiB")
-    packed(folder, path, ledger, rounds)
-    parallel(path, ledger, rounds)
+    report, decode = check(got["decode"].said, ledger), got["decode"]
+    bytes_ = path.stat().st_size
+    for name, what in (("grep", "grep -c -F, one literal"), ("greps", f"grep -c -F -f, {count} literals")):
+        other = got[name]
+        speeds = bytes_ / decode.wall / 1e9, bytes_ / other.wall / 1e9
+        yield beside(f"decode_vs_{name}", speeds[0], "GB/s", what, speeds[1], other.wall / decode.wall)
+        yield beside(f"decode_vs_{name}_cpu", decode.cpu, "s", what, other.cpu, other.cpu / decode.cpu)
+    yield {"name": "decode_memory", "value": round(report["peak_kib"] / 1024), "unit": "MiB"}
+    yield packed(folder, path, ledger, rounds)
+    yield parallel(path, ledger, rounds)
     path.unlink()
     patterns.unlink()
 
 
-def packed(folder: Path, path: Path, ledger: Ledger, rounds: int) -> None:
+def packed(folder: Path, path: Path, ledger: Ledger, rounds: int) -> Row:
+    """The same log in gzip."""
     packed_path = folder / "medevac-bench.log.gz"
     with packed_path.open("wb") as out:
         subprocess.run(["gzip", "-c", "-6", path], stdout=out, check=True)
-    got = medians(
-        rounds,
-        {
-            "decode": lambda: timed(decode_command([packed_path])),
-            "zcat": lambda: timed(["sh", "-c", f"zcat {packed_path} | grep -c -F 'NVRM: Xid'"]),
-        },
-    )
+    zcat = ["bash", "-c", f"zcat {packed_path} | grep -c -F 'NVRM: Xid'"]
+    got = medians(rounds, {"decode": lambda: timed(decode_command([packed_path])), "zcat": lambda: timed(zcat)})
     check(got["decode"].said, ledger)
-    print(f"  .gz: medevac {got['decode'].wall:.2f} s, zcat | grep {got['zcat'].wall:.2f} s: ", end="")
-    print(f"{got['zcat'].wall / got['decode'].wall:.2f}x (at least 0.8)")
     packed_path.unlink()
+    ours, theirs = got["decode"].wall, got["zcat"].wall
+    return beside("decode_gz", ours, "s", "zcat | grep -c", theirs, theirs / ours)
 
 
-def parallel(path: Path, ledger: Ledger, rounds: int) -> None:
+def parallel(path: Path, ledger: Ledger, rounds: int) -> Row:
+    """Two copies of the log, by one process and by two."""
     copies = [path.with_suffix(f".{n}") for n in range(2)]
     for copy in copies:
         copy.hardlink_to(path)
@@ -232,38 +225,41 @@ def parallel(path: Path, ledger: Ledger, rounds: int) -> None:
     def of(jobs: int) -> Callable[[], Run]:
         return lambda: timed(decode_command(copies, jobs))
 
-    runs = {str(jobs): of(jobs) for jobs in (1, 2)}
-    got = medians(max(1, rounds // 2), runs)
+    got = medians(max(1, rounds // 2), {str(jobs): of(jobs) for jobs in (1, 2)})
     for jobs in ("1", "2"):
         check(got[jobs].said, ledger, copies=2)
-    print(f"  two files: one process {got['1'].wall:.2f} s, two {got['2'].wall:.2f} s")
     for copy in copies:
         copy.unlink()
+    return beside("decode_two_files", got["2"].wall, "s", "one process", got["1"].wall, got["1"].wall / got["2"].wall)
 
 
-def dense(folder: Path, size: int, rounds: int) -> None:
+def dense(folder: Path, size: int, rounds: int) -> Iterator[Row]:
+    """Every fifth line is a fault."""
     path = folder / "medevac-bench-dense.log"
     ledger = make_log(path, size, 0.2)
-    got = medians(rounds, {"decode": lambda: timed(one_core(decode_command([path])))})
-    check(got["decode"].said, ledger)
-    events = sum(ledger.values())
-    print(f"{size / 1e6:.0f} MB, 20 % faults: {events} events in {got['decode'].wall:.2f} s, ", end="")
-    print(
-        f"{events / got['decode'].wall:,.0f} events/s on one core ({events / got['decode'].cpu:,.0f} by processor time)"
-    )
+    decode = medians(rounds, {"decode": lambda: timed(one_core(decode_command([path])))})["decode"]
+    check(decode.said, ledger)
     path.unlink()
+    rate = sum(ledger.values()) / decode.wall
+    yield beside("decode_events_per_s", rate, "events/s", "aim", 200_000, rate / 200_000)
 
 
 def main() -> None:
+    """Print a row for each measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--quick", action="store_true", help="50 MB, one round: does it run, is all decoded")
+    parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
     size, rounds = (50, 1) if chosen.quick else (chosen.megabytes, chosen.rounds)
-    sparse(chosen.folder, size * 1_000_000, rounds)
-    dense(chosen.folder, min(size, 200) * 1_000_000, rounds)
+    rows = chain(
+        sparse(chosen.folder, size * 1_000_000, rounds), dense(chosen.folder, min(size, 200) * 1_000_000, rounds)
+    )
+    for row in rows:
+        against = f" ({row['reference']}: {row['reference_value']}, ratio {row['ratio']})" if "ratio" in row else ""
+        print(json.dumps(row) if chosen.json else f"{row['name']}: {row['value']} {row['unit']}{against}", flush=True)
 
 
 if __name__ == "__main__":
