@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.needs import need as need_component
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Started in the background of a shell without job control: what the tests start and interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW_IS_FINE = [HealthCheck.too_slow]  # shared machines: how long a case takes says nothing
 
