@@ -11,7 +11,7 @@ from tests.e2e.slurm.training import Service, Training, gpu_lost, memory_error, 
 
 from medevac.adapters.schedulers.slurm.marks import hold_mark
 from medevac.core.actions import PointClean, StopAttempt
-from medevac.core.events import AttemptEnded, ResumedFrom
+from medevac.core.events import ResumedFrom
 
 
 @pytest.fixture
@@ -75,8 +75,7 @@ def test_a_lost_gpu(job: Training) -> None:
 def test_a_hung_rank(job: Training) -> None:
     job.stop_rank(3)
     job.runs_again()
-    (ended,) = [event for event in job.service.events(AttemptEnded) if event.attempt == 1]
-    assert ended.why == "stopped"
+    assert job.ended().why == "stopped"
     assert any("in phase step, the limit is" in decision.reason for decision in job.service.decisions())
     assert resumed(job, 2) == {job.attempt(2).resume_from}
 
@@ -85,8 +84,7 @@ def test_a_gpu_that_is_likely_to_fail(job: Training) -> None:
     worn = job.node(2)
     rows_remapped(job.cluster, worn)
     job.runs_again()
-    (ended,) = [event for event in job.service.events(AttemptEnded) if event.attempt == 1]
-    assert ended.code == 83, "it saved a checkpoint and left"
+    assert job.ended().code == 83, "it saved a checkpoint and left"
     assert worn not in job.nodes(2)
     assert "medevac[soft=" in out_of_service(job.cluster)[worn]
     assert job.attempt(2).resume_from == job.best(1)

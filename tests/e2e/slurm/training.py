@@ -20,7 +20,7 @@ from tests.e2e.slurm.cluster import Cluster
 from medevac.adapters.store.sqlite import read_all
 from medevac.core.actions import AnyAction
 from medevac.core.decision import Decision
-from medevac.core.events import AnyEvent, AttemptStarted, StepReported
+from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, StepReported
 from medevac.ports.errors import ConfigError, PortError
 from medevac.ports.store import EventRecord, Record
 from medevac.sim.lines import double_bit_error, row_remapped, stamped
@@ -219,6 +219,10 @@ class Training:
     def reached(self, step: int, attempt: int = 1) -> None:
         """Wait until the controller knows that an attempt got so far."""
         self.service.until(lambda: self.best(attempt) >= step, f"step {step} of attempt {attempt}")
+
+    def ended(self, attempt: int = 1) -> AttemptEnded:
+        (ended,) = [e for e in self.service.events(AttemptEnded) if (e.job, e.attempt) == (self.job, attempt)]
+        return ended
 
     def best(self, attempt: int) -> int:
         steps = [event for event in self.service.events(StepReported) if event.job == self.job]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,7 @@ class SlurmScheduler:
         self._warned: set[str] = set()
         self._missed: dict[str, float] = {}
         self._asked: dict[str, float] = {}
+        self._seeing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._left: set[str] = set()
 
     # --- ports.scheduler.Scheduler ----------------------------------------------------------------------------------
@@ -136,7 +138,11 @@ class SlurmScheduler:
         return job, await self.see(job)
 
     async def see(self, job: SlurmJob) -> JobMemory:
-        """What is known of a job now; new facts are kept before anyone hears of them."""
+        """What is known of a job now; new facts are kept before anyone hears of them. One look at a time is taken in."""
+        async with self._seeing[job.id]:
+            return await self._see(job)
+
+    async def _see(self, job: SlurmJob) -> JobMemory:
         name = self.name_of(job)
         memory = self.memory.jobs().get(name) or JobMemory(name=name, slurm=job.id, submit=job.submit)
         if job.asked < self._asked.get(name, 0.0):
