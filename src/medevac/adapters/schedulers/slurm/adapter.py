@@ -138,7 +138,7 @@ class SlurmScheduler:
         return job, await self.see(job)
 
     async def see(self, job: SlurmJob) -> JobMemory:
-        """What is known of a job now; new facts are kept before anyone hears of them. One look at a time is taken in."""
+        """What is known of a job now; new facts are kept before anyone hears of them, one look at a time."""
         async with self._seeing[job.id]:
             return await self._see(job)
 
