@@ -75,7 +75,7 @@ class Clock:
             if base is None:
                 base = _keep(self._days, day, _midnight(day))
             base = _keep(self._seconds, seconds, base and base + _of_day(seconds[11:]))
-        if not base:
+        if not base or base < DAY:  # no time, or one before there were kernels
             return 0.0
         if fraction:
             base += float("0." + fraction[1:])

@@ -74,3 +74,7 @@ def test_kernel_seconds_that_run_back_are_another_boot() -> None:
 def test_when_a_copy_was_shipped_does_not_date_a_line_with_kernel_seconds() -> None:
     shipped = '{"log": "[ 12.5] ' + XID + '", "time": "2026-01-05T10:00:00Z"}'
     assert at(shipped, Context()) == 0.0
+
+
+def test_a_date_before_there_were_kernels_is_no_time() -> None:
+    assert Clock(1.8e9, 0.0).iso("1013-03-01T10:02:03", ".25", "+00:00") == 0.0
