@@ -43,7 +43,7 @@ def epoch(year: int, month: int, day: int) -> float:
         moment = dt.datetime(year, month, day, tzinfo=dt.UTC)
     except ValueError:
         return 0.0
-    return moment.timestamp()
+    return max(moment.timestamp(), 0.0)  # a date before there were kernels is none
 
 
 class Clock:
@@ -75,7 +75,7 @@ class Clock:
             if base is None:
                 base = _keep(self._days, day, _midnight(day))
             base = _keep(self._seconds, seconds, base and base + _of_day(seconds[11:]))
-        if not base or base < DAY:  # no time, or one before there were kernels
+        if not base:
             return 0.0
         if fraction:
             base += float("0." + fraction[1:])

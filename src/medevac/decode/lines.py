@@ -186,7 +186,7 @@ def build(head: Head, reading: Reading, text: str, where: tuple[str, int], ctx: 
     elif kind == "mce":
         _machine_check(head, details, ctx)
     return FaultSeen(
-        at=head.at,
+        at=max(head.at, 0.0),  # a broken year is no time
         kind=kind,
         code=code,
         node=node,
