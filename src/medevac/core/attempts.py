@@ -19,6 +19,7 @@ from medevac.core.events import (
 )
 from medevac.core.failure import blamed, own_mistake
 from medevac.core.jobs import Job
+from medevac.core.lineage import doubted_as
 from medevac.core.policy import Policy
 from medevac.core.recover import runs_from_suspect
 from medevac.core.view import View, ordered
@@ -123,7 +124,12 @@ def _tainted(job: Job, view: View) -> bool:
     """Its results cannot be trusted: NaN was seen, a GPU of it was in doubt while it ran, or it began from doubt."""
     if any(attempt == job.attempt for attempt, _ in job.bad) or runs_from_suspect(job, view):
         return True
-    return any(d.until is None for gpu in job.gpus() for d in view.doubts.get(gpu, ()))
+    return any(d.until is None for name in _names(job) for d in view.doubts.get(name, ()))
+
+
+def _names(job: Job) -> set[str]:
+    """The names under which doubt about what the attempt runs on is kept."""
+    return {name for place in job.ranks for gpu in place.gpus or ("",) for name in doubted_as(gpu, place.node) if name}
 
 
 def _spared(job: Job) -> bool:
@@ -132,7 +138,7 @@ def _spared(job: Job) -> bool:
 
 def _same_bad_step_again(job: Job, view: View) -> bool:
     steps = [step for _, step in job.bad]
-    hardware = any(job.gpus() & {gpu for gpu, doubts in view.doubts.items() if doubts})
+    hardware = any(view.doubts.get(name) for name in _names(job))
     return job.on == "non-finite" and not hardware and len(steps) > 1 and steps[-1] in steps[:-1]
 
 

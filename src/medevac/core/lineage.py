@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Literal
 
 from medevac.core.decision import Struct
@@ -63,10 +64,24 @@ def _own(job: Job, checkpoint: Checkpoint, doubts: Mapping[str, tuple[Doubt, ...
     return _told(checkpoint) or _doubted(checkpoint, checkpoint.sealed_at, doubts)
 
 
+def doubted_as(gpu: str, node: str) -> tuple[str, ...]:
+    """Under which names doubt about a GPU of a node is kept: its own, and its node's where the fault named no GPU.
+
+    A GPU that is not known (a seal without identities) may be any of its node.
+    """
+    return (gpu, node) if gpu else (node, some_gpu_of(node))
+
+
+def some_gpu_of(node: str) -> str:
+    """The name under which doubts about known GPUs of a node are kept for those that know only the node."""
+    return f"{node}/*"
+
+
 def _doubted(checkpoint: Checkpoint, sealed_at: float, doubts: Mapping[str, tuple[Doubt, ...]]) -> Verdict:
     worst = CLEAN
     for rank in checkpoint.ranks:
-        for doubt in doubts.get(rank.gpu_uuid, ()):
+        kept = [doubts.get(name, ()) for name in doubted_as(rank.gpu_uuid, rank.node)]
+        for doubt in chain.from_iterable(kept):
             if sealed_at < doubt.since or (doubt.until is not None and sealed_at >= doubt.until):
                 continue
             if sealed_at >= doubt.fault_at:

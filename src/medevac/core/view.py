@@ -38,7 +38,7 @@ from medevac.core.evidence import Evidence
 from medevac.core.failure import past_end
 from medevac.core.job_recovery import ALIVE
 from medevac.core.jobs import Job
-from medevac.core.lineage import Doubt
+from medevac.core.lineage import Doubt, some_gpu_of
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.progress import HangRule, Pace
 
@@ -251,11 +251,14 @@ class View(Struct, frozen=True, kw_only=True):
         return replace(self, incidents=incidents)
 
     def _with_finding(self, finding: Finding) -> View:
-        if finding.doubt_from is None or finding.part.domain != "gpu":
+        part = finding.part
+        if finding.doubt_from is None or part.domain not in {"gpu", "node"}:
             return self
-        name = finding.part.name
         doubt = Doubt(since=finding.doubt_from, fault_at=finding.at, why=finding.rule)
-        return replace(self, doubts=self.doubts.set(name, (*self.doubts.get(name, ()), doubt)[-8:]))
+        doubts = self.doubts
+        for name in (part.name, some_gpu_of(part.node)) if part.domain == "gpu" else (part.name,):
+            doubts = doubts.set(name, (*doubts.get(name, ()), doubt)[-8:])
+        return replace(self, doubts=doubts)
 
     def _with_move(self, moved: Moved, at: float) -> View:
         who, on = moved.trigger.who, moved.trigger.on
@@ -271,8 +274,11 @@ class View(Struct, frozen=True, kw_only=True):
 
     def _returned(self, name: str, at: float) -> View:
         """Repaired and given back: earlier evidence and doubt end here, incidents with nothing left out close."""
-        doubts = tuple(d if d.until is not None else replace(d, until=at) for d in self.doubts.get(name, ()))
-        view = replace(self, doubts=self.doubts.set(name, doubts), evidence=self.evidence.set(name, Evidence()))
+        doubts = self.doubts
+        for each in (name, some_gpu_of(self.owners.get(name, name))):
+            ended = tuple(d if d.until is not None else replace(d, until=at) for d in doubts.get(each, ()))
+            doubts = doubts.set(each, ended)
+        view = replace(self, doubts=doubts, evidence=self.evidence.set(name, Evidence()))
         for key, incident in ordered(view.incidents):
             names = {finding.part.name for finding in incident.findings}
             if name in names and all(view.device(each).state == "healthy" for each in names):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from medevac.catalog.policy import load_policy
 from medevac.core import events as ev
+from medevac.core.decide import decide
 from medevac.core.jobs import Checkpoint, Job
 from medevac.core.lineage import Doubt, newest_clean, verdicts
 from medevac.core.progress import Pace
+from medevac.core.view import View
 
 SPEC = ev.JobSubmitted(at=0.0, job="job")
 
@@ -119,3 +122,30 @@ def test_sealed_anew_forgets_the_problem_of_the_old_files() -> None:
 
 def test_nothing_saved_is_nothing_clean() -> None:
     assert newest_clean(job(), {}) is None
+
+
+def on_node(step: int, at: float, node: str, gpu: str = "") -> Checkpoint:
+    return Checkpoint(step=step, sealed_at=at, attempt=1, ranks=(ev.SealRank(rank=0, node=node, gpu_uuid=gpu),))
+
+
+def told(*events: ev.AnyEvent) -> View:
+    """The view after the cluster and these events, each decided on."""
+    view, policy = View(), load_policy("standard")
+    cluster = ev.ClusterSeen(at=0.0, nodes=(ev.Node(name="n1", gpus=(ev.Gpu(index=0, uuid="a", pci="0000:01:00.0"),)),))
+    for seq, event in enumerate((cluster, *events), 1):
+        view = view.apply(event, seq)
+        view = view.after(decide(view, event, policy))
+    return view
+
+
+def test_a_seal_that_knows_only_its_node_is_doubted_with_any_gpu_of_it() -> None:
+    doubts = told(ev.FaultSeen(at=1000.0, kind="xid", code=48, node="n1", gpu="a")).doubts
+    steps = job(on_node(10, 1001.0, "n1"), on_node(20, 1002.0, "n1", "other"), on_node(30, 1003.0, "n2"))
+    assert {step: v.state for step, v in verdicts(steps, doubts).items()} == {10: "condemned", 20: "clean", 30: "clean"}
+
+
+def test_a_fault_that_names_no_gpu_casts_doubt_on_all_of_its_node() -> None:
+    doubts = told(ev.FaultSeen(at=1000.0, kind="xid", code=48, node="n1")).doubts
+    steps = job(on_node(10, 1001.0, "n1", "a"), on_node(20, 1002.0, "n1"), on_node(30, 1003.0, "n2", "b"))
+    found = {step: v.state for step, v in verdicts(steps, doubts).items()}
+    assert found == {10: "condemned", 20: "condemned", 30: "clean"}
