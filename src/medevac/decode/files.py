@@ -17,7 +17,7 @@ from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_st
 from medevac.decode.stream import decode_stream
 
 STDIN = "-"
-_WORTH_A_PROCESS = 32_000_000  # bytes in all; less is read faster than processes start
+_WORTH_A_PROCESS = 200_000_000  # bytes in all; less is read faster than processes start
 
 
 def _raise(problem: Unreadable) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 Buffer = bytes | bytearray | memoryview
 
 # Upper and lower case alike.
-CASELESS = (b"nvrm", b"nvsw", b"pcie")
+CASELESS = (b"nvrm", b"nvsw", b"pcie", b"i/o e")
 # As they stand: a piece of the fault's words whose last four bytes are rare.
 EXACT: tuple[bytes, ...] = (
     b"AER:",
@@ -25,13 +25,15 @@ EXACT: tuple[bytes, ...] = (
     b"Kill",  # Killed process, Kill process
     b"Hardware E",
     b"EDAC",
-    b"I/O e",
-    b"ling I/",  # failing I/O
+    b"or, dev",  # I/O error, critical medium error, critical target error
+    b"able pat",  # no available path, no usable path
     b"EXT4",
     b"XFS (",
+    b"BTRFS",
     b"nvme n",
     b"Disk f",
     b"tempe",
+    b"wer lim",  # power limit
     b"abricm",  # nv-fabricmanager
     b"nel pan",
     b"ft locku",
@@ -43,14 +45,6 @@ EXACT: tuple[bytes, ...] = (
     b"for mo",  # blocked for more than
     b"k is Do",  # NIC Link is Down
     b"k is Up",
-    b"al medium e",  # critical medium error
-    b"al target e",
-    b"BTRFS",
-    b"(sct 0x",
-    b"usable pat",  # no usable path
-    b"Package po",  # Package power limit notification
-    b"heck events l",  # Machine check events logged
-    b" Comm: ",
 )
 # Needed only where the log has lines of that form.
 CLOCKS: tuple[bytes, ...] = (b"system clock", b"state=initi", b"Linux version", b"BERT: E", b"EINJ", b"check inj")
@@ -121,7 +115,8 @@ class PlainScanner:
 
 def _forms(word: bytes) -> tuple[bytes, ...]:
     """The spellings of a caseless anchor that drivers use."""
-    return (word, word.upper(), b"NVSw") if word == b"nvsw" else (word, word.upper(), word[:3].upper() + word[3:])
+    mixed = {b"nvsw": b"NVSw", b"pcie": b"PCIe", b"i/o e": b"I/O e"}
+    return (word, word.upper(), *([mixed[word]] if word in mixed else []))
 
 
 def _all(block: bytes, word: bytes) -> list[int]:

@@ -1,16 +1,20 @@
 """Several files at once: one process a file, its events back over a pipe, given out in the order of the files.
 
-A worker is `python -m medevac.decode.workers FILE NODE OFFSET`; it writes frames (length, then MessagePack). A reader
-that is behind holds it up through the pipe, so memory stays small.
+A worker is `python -m medevac.decode.workers FILE NODE OFFSET`; it writes frames (length, then MessagePack). While an
+earlier file is given out, frames of the later ones wait in a queue; a full queue holds its worker up, so memory stays
+small.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
@@ -18,6 +22,7 @@ from medevac.core.events import FaultSeen
 from medevac.decode.readers import Progress, Unreadable
 
 _BATCH = 512
+_WAITING = 256  # frames that wait in all queues together, at most
 _TELL_EVERY = 4 << 20  # bytes between two words of progress
 
 
@@ -43,39 +48,64 @@ def in_parallel(
 ) -> Iterator[FaultSeen]:
     """The events of `names`, `jobs` files at a time."""
     left = deque(names)
-    running: deque[tuple[str, subprocess.Popen[bytes]]] = deque()
+    running: deque[_Worker] = deque()
     try:
         while left or running:
             while left and len(running) < jobs:
-                name = left.popleft()
-                running.append((name, _start(name, node, offset)))
-            name, worker = running[0]
-            for frame in _frames(worker.stdout):
+                running.append(_Worker(left.popleft(), node, offset, max(4, _WAITING // jobs)))
+            worker = running[0]
+            for frame in worker.frames():
                 if frame.done and progress:
                     progress(frame.done)
                 if frame.failed:
                     unreadable(Unreadable(*frame.failed))
                 yield from frame.events
             running.popleft()
-            if worker.wait() != 0:
-                unreadable(Unreadable(name, f"its reader ended with status {worker.returncode}"))
+            if status := worker.end():
+                unreadable(Unreadable(worker.name, f"its reader ended with status {status}"))
     finally:
-        for _, worker in running:
+        for worker in running:
             worker.kill()
-            worker.wait()
 
 
-def _start(name: str, node: str, offset: float) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "medevac.decode.workers", name, node, str(offset)]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+class _Worker:
+    """A process that reads one file, and the thread that takes its frames so that it need not wait for us."""
 
+    def __init__(self, name: str, node: str, offset: float, waiting: int) -> None:
+        self.name = name
+        command = [sys.executable, "-m", "medevac.decode.workers", name, node, str(offset)]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self._queue: queue.Queue[bytes] = queue.Queue(waiting)
+        self._dropped = False
+        self._thread = threading.Thread(target=self._take, daemon=True)
+        self._thread.start()
 
-def _frames(pipe: IO[bytes] | None) -> Iterator[Frame]:
-    if pipe is None:
-        return
-    with pipe:
-        while len(size := pipe.read(4)) == 4:
-            yield _decode(pipe.read(int.from_bytes(size, "little")))
+    def frames(self) -> Iterator[Frame]:
+        """What it says, to its end."""
+        while body := self._queue.get():
+            yield _decode(body)
+
+    def end(self) -> int:
+        """Its exit status."""
+        self._thread.join()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """Nobody wants the rest."""
+        self._dropped = True
+        self._process.kill()
+        while self._thread.is_alive():
+            with contextlib.suppress(queue.Empty):
+                self._queue.get(timeout=0.05)
+        self._process.wait()
+
+    def _take(self) -> None:
+        pipe = self._process.stdout
+        if pipe is not None:
+            with pipe:
+                while not self._dropped and len(size := pipe.read(4)) == 4:
+                    self._queue.put(pipe.read(int.from_bytes(size, "little")))
+        self._queue.put(b"")
 
 
 class _Teller:

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.fuzz.fuzz_decode import one_input
+from tests.fuzz.decode import one as one_input
 
 from medevac.decode import stream
 

@@ -1,6 +1,6 @@
 """A fuzz target for the decoder: whatever the bytes, it does not raise, and what it says has its form.
 
-    python tests/fuzz/fuzz_decode.py -max_total_time=600 tests/fuzz/corpus
+    python tests/fuzz/decode.py -max_total_time=600 -max_len=4096 tests/fuzz/corpus
 
 The first byte chooses the way in: one record, a log in small blocks, or a packed file. New inputs are written to the
 first folder given; keep those that found something, and only those.
@@ -27,6 +27,7 @@ REFERENCE = 1775000000.0
 
 
 def check(event: FaultSeen) -> None:
+    """Whether an event has its form."""
     assert event.kind
     assert event.pci is None or PCI.fullmatch(event.pci), event
     assert 0 <= event.at < 1e12, event
@@ -34,7 +35,8 @@ def check(event: FaultSeen) -> None:
     msgspec.json.encode(event)
 
 
-def one_input(data: bytes) -> None:
+def one(data: bytes) -> None:
+    """One input of the fuzzer."""
     way, data = (data[0] % 3, data[1:]) if data else (0, data)
     if way == 0:
         event = decode_line(data, Context(reference=REFERENCE))
@@ -56,9 +58,14 @@ def one_input(data: bytes) -> None:
             pass
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run libFuzzer with its own options."""
     import atheris
 
     atheris.instrument_all()
-    atheris.Setup(sys.argv, one_input)
+    atheris.Setup(sys.argv, one)
     atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
