@@ -53,6 +53,8 @@ def parse(text: str) -> Reading | None:
     body = text[match.end() :]
     if body.startswith(_QUIET) or body[:3].lower() == "xid":
         return None
+    if body.startswith("The NVIDIA GPU ") and not _LONG_START.match(body):  # nobody can say which
+        return None
     if "fallen off the bus" in body:
         return _fell_off(body)
     return _identity(body) or _continuation(body) or _other(body)
