@@ -17,18 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from medevac.torch.checkpoints import CheckpointManager
-    from medevac.torch.guard import Guard, Resumed
+    from medevac.torch.checks import Check, Finding
+    from medevac.torch.guard import Guard
+    from medevac.torch.history import Resumed
     from medevac.torch.lineage import newest_clean
     from medevac.torch.links import Link
     from medevac.torch.stop import Stop
 
-__all__ = ["CheckpointManager", "Guard", "Link", "Resumed", "Stop", "newest_clean"]
+__all__ = ["Check", "CheckpointManager", "Finding", "Guard", "Link", "Resumed", "Stop", "newest_clean"]
 
 _HOMES = {
+    "Check": "checks",
     "CheckpointManager": "checkpoints",
+    "Finding": "checks",
     "Guard": "guard",
     "Link": "links",
-    "Resumed": "guard",
+    "Resumed": "history",
     "Stop": "stop",
     "newest_clean": "lineage",
 }

@@ -7,9 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 import torch
@@ -17,21 +15,22 @@ import torch.distributed as dist
 
 from medevac.client import Client
 from medevac.core.events import Phase
-from medevac.core.seal import step_of
-from medevac.torch import lineage
 from medevac.torch.bridge import BAD, CHECKPOINT, DUE, STOP, Bridge, Told
 from medevac.torch.checkpoints import CheckpointManager
+from medevac.torch.checks import Check, Finding
 from medevac.torch.ecc import CHILD, EccWatch
+from medevac.torch.history import History, Resumed
 from medevac.torch.links import Chain, Link, Reduce
 from medevac.torch.place import here
 from medevac.torch.readings import Readings
 from medevac.torch.spikes import Spikes
 from medevac.torch.state import Stateful
-from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, SUSPECT, TERMINATED, Stop
+from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, TERMINATED, Stop
 
 log = logging.getLogger("medevac.torch")
 
-OnBad = Literal["roll-back", "skip", "stop"]
+OnBad = Literal["roll-back", "skip", "replay", "stop"]
+Replay = Callable[[Finding], "Finding | None"]
 DRAIN_SECONDS = 600.0
 SCALER_FLOOR = 1.0
 """A scale that has to go below this has found something else than an overflow of its own making."""
@@ -45,19 +44,14 @@ class Scaler(Protocol):
     def get_scale(self) -> float: ...
 
 
-class Resumed(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the training goes on: after `step` steps, from `path` (None: from nothing)."""
-
-    step: int = 0
-    path: Path | None = None
-
-
 class Guard:
     """Watches one training; `resume`, `steps`, `backward_done`, `end_step` in that order.
 
     `on_bad`: what follows a gradient that is not finite: go "roll-back" to the newest clean checkpoint, "skip" the
-    step, or "stop" with exit code 85. `hook`: your own communication hook, `hook(bucket) -> Future`. `links`: more
-    that looks at gradients on their way. `extra`: what else must come back with the state (a scheduler, a loader).
+    step, "replay" it or "stop" with exit code 85. `hook`: your own communication hook, `hook(bucket) -> Future`.
+    `links`: more that looks at gradients on their way; `checks`: more that looks at the state, see `checks.Check`.
+    `replay`: called on all ranks with what was found where a replay is wanted; says what it is after that, None if
+    nothing. `extra`: what else must come back with the state (a scheduler, a loader).
     `seed`: have torch's generators begin each step from this, the step and the rank, so that a step that is done
     again draws the same. `checkpoint_dir`: by default what Medevac says; without any nothing is saved. Other keywords
     are `CheckpointManager`'s.
@@ -75,6 +69,8 @@ class Guard:
         max_roll_backs: int = 3,
         hook: Reduce | None = None,
         links: tuple[Link, ...] = (),
+        checks: tuple[Check, ...] = (),
+        replay: Replay | None = None,
         ecc_every: int = 100,
         ecc_command: tuple[str, ...] = CHILD,
         seed: int | None = None,
@@ -82,18 +78,19 @@ class Guard:
         client: Client | None = None,
         **saving: Any,
     ) -> None:
-        if on_bad not in {"roll-back", "skip", "stop"}:
-            raise ValueError(f"on_bad is {on_bad!r}: give 'roll-back', 'skip' or 'stop'")
+        if on_bad not in get_args(OnBad):
+            raise ValueError(f"on_bad is {on_bad!r}: give one of {', '.join(map(repr, get_args(OnBad)))}")
         self.client = client or Client.from_env()
         self.place = here()
-        self._model, self._optimizer, self._scaler = model, optimizer, scaler
-        self._on_bad, self._max_roll_backs = on_bad, max_roll_backs
+        self.model, self.optimizer, self._scaler = model, optimizer, scaler
+        self._on_bad, self._checks, self._replay = on_bad, checks, replay
         self._seed, self._save_last = seed, save_last
         folder = checkpoint_dir or os.environ.get("MEDEVAC_CHECKPOINT_DIR")
         attempt = self.client.attempt or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         kept = {**(extra or {}), **({"scaler": scaler} if isinstance(scaler, torch.amp.GradScaler) else {})}
         saving = {**saving, "extra": kept, "job": self.client.job, "attempt": attempt, "place": self.place}
         self.checkpoints = CheckpointManager(folder, model, optimizer, **saving) if folder else None
+        self.history = History(self.checkpoints, self.place, self.client, max_roll_backs)
         self._bridge = Bridge(self.place.rank, self.place.world, _device(model))
         self._bridge.follows = hook is None
         self._chain = Chain((self._bridge, *links))
@@ -105,12 +102,13 @@ class Guard:
         self._best = -1
         self._began = 0.0
         self._told = Told(words=())
-        self._restore = False
+        self._restore = ""
         self._caught = False
-        self._rolled: list[tuple[int, int]] = []
         self.client.heartbeat(0, "start")
         if self.place.world > 1:
             self._chain.attach(model, hook)
+        for check in checks:
+            check.attach(self)
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
@@ -120,37 +118,15 @@ class Guard:
         On all ranks together. Raises `Stop` (86) when what Medevac named is not what was sealed.
         """
         self._say("load", 0)
-        if self.place.rank == 0 and self.checkpoints:
-            self.checkpoints.sweep()
-        while path := self._agreed(self._wanted):
-            assert self.checkpoints
-            problem = self.checkpoints.verify(path)
-            if not problem:
-                self._step = self._next = self.checkpoints.load(path)
-                break
-            self._doubt([step_of(path.name) or 0], "condemned", problem)
-            if self._ordered:
-                raise Stop(SUSPECT, f"{path} was to be loaded: {problem}")
-        self.client.resumed(self._step if path else None)
-        return Resumed(step=self._step, path=path)
+        resumed = self.history.resume()
+        self._step = self._next = resumed.step
+        self._restored()
+        self.client.resumed(None if resumed.path is None else resumed.step)
+        return resumed
 
-    @property
-    def _ordered(self) -> bool:
-        """Medevac says what to load, for this attempt's first start: a launcher's own restart is after that."""
-        return bool(self.client.job) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
-
-    def _wanted(self) -> Path | None:
-        if self._ordered:
-            return self.client.resume_from
-        return self.checkpoints.newest_clean() if self.checkpoints else None
-
-    def _agreed(self, choose: Callable[[], Path | None]) -> Path | None:
-        """Rank 0's choice, on all ranks."""
-        chosen: list[Any] = [choose() if self.place.rank == 0 else None]
-        if self.place.world > 1:
-            dist.broadcast_object_list(chosen, src=0)
-        path: Path | None = chosen[0]
-        return path
+    def _restored(self) -> None:
+        for check in self._checks:
+            check.restored(self._next)
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +141,18 @@ class Guard:
             if self._restore:
                 self._roll_back()
         self._finish(total)
+
+    def _roll_back(self) -> None:
+        why, self._restore = self._restore, ""
+        self._say("load", self._step)
+        try:
+            self._next = self.history.roll_back(self._step, why)
+        except Stop:
+            self.client.heartbeat(self._step + 1, loss=math.nan)
+            raise
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        self._restored()
 
     def _begin(self) -> None:
         if self._seed is not None:
@@ -190,8 +178,8 @@ class Guard:
         why = f"{self.place}: {self._ecc.rose} uncorrected memory errors since the start"
         if self.checkpoints:
             since = self._ecc.sound_at
-            doubtful = [known.step for known in self._known() if known.seal.at >= since]
-            self._doubt(doubtful, "suspect", why, anyone=True)
+            doubtful = [known.step for known in self.history.known() if known.seal.at >= since]
+            self.history.doubt(doubtful, "suspect", why, anyone=True)
         log.error("%s; leaving, this GPU should be isolated", why)
         raise Stop(HARDWARE, why)
 
@@ -204,48 +192,62 @@ class Guard:
         compute_s = None if self._bridge.ready_at is None else self._bridge.ready_at - self._began
         given = grad_norm is not None
         told = self._bridge.settle(
-            self._model.parameters(), want_norm=want_norm and not given, agree=self.place.world > 1
+            self.model.parameters(), want_norm=want_norm and not given, agree=self.place.world > 1
         )
         if given:
             told = msgspec.structs.replace(told, norm=float(grad_norm), agreed=False)  # type: ignore[arg-type]
         self._told = told
         self._readings.compute_s = compute_s
         self._readings.norm = told.norm if self._scaler is None or given else None
-        bad = told.ranks(BAD)
-        if not bad and (told.norm is None or math.isfinite(told.norm)):
-            return True
-        if self._of_the_scaler():
-            return True
-        self._caught = True
-        self._not_finite(bad)
-        return False
+        finding = self._not_finite(told) or self._ask(lambda check: check.backward_done(self._step))
+        return finding is None or not self._act(finding)
 
     def _of_the_scaler(self) -> bool:
         """A GradScaler looks for the largest scale that does not overflow: it skips such a step by itself."""
         scaler = self._scaler
         return scaler is not None and scaler.is_enabled() and scaler.get_scale() > SCALER_FLOOR
 
-    def _not_finite(self, bad: tuple[int, ...]) -> None:
+    def _not_finite(self, told: Told) -> Finding | None:
+        bad = told.ranks(BAD)
+        if (not bad and (told.norm is None or math.isfinite(told.norm))) or self._of_the_scaler():
+            return None
         if not bad and self.place.world == 1:
             bad = (0,)
         who = f"rank {', '.join(map(str, bad))}" if bad else "no rank by itself (the sum overflowed, or was spoilt)"
         why = f"gradients of step {self._step} are not finite: {who}"
-        if self.place.rank in (bad or (0,)):
-            log.error("%s%s", why, f"; {self.place}" if self.place.rank in bad else "")
-        self._drop_gradients()
-        alone = not bad and not self._told.agreed  # seen after the reduction, maybe by this rank only
-        if self._on_bad == "stop" or alone or (self._on_bad == "roll-back" and not self._may_roll_back()):
-            if self.place.rank in bad or not bad:
-                self.client.heartbeat(self._next, loss=math.nan)
-            raise Stop(ROLL_BACK, why)
-        self._restore = self._on_bad == "roll-back"
+        # Seen after the reduction it is maybe seen by this rank only.
+        return Finding(why=why, want=self._on_bad, ranks=bad, code=ROLL_BACK, alone=not bad and not told.agreed)
 
-    def _may_roll_back(self) -> bool:
-        return self.checkpoints is not None and len(self._rolled) < self._max_roll_backs
+    def _ask(self, look: Callable[[Check], Finding | None]) -> Finding | None:
+        """All checks look, since they may communicate; the first that found something counts."""
+        return next(filter(None, [look(check) for check in self._checks]), None)
+
+    def _act(self, found: Finding) -> bool:
+        """Do what is wanted, on all ranks alike. True if the step is not to be taken, or its state is not kept."""
+        finding = self._replay(found) if self._replay and found.want == "replay" else found
+        if finding is None:
+            return False
+        mine = self.place.rank in finding.ranks
+        if mine or (not finding.ranks and (finding.alone or self.place.rank == 0)):
+            level = logging.WARNING if finding.want == "warn" else logging.ERROR
+            log.log(level, "%s%s", finding.why, f"; {self.place}" if mine or finding.alone else "")
+        if finding.want == "warn":
+            return False
+        if finding.since is not None and not finding.alone:
+            self.history.doubt_after(finding.since, finding.state, finding.why)
+        self._drop_gradients()
+        self._caught = True
+        goes_back = finding.want in {"roll-back", "replay"}
+        if finding.want == "stop" or finding.alone or (goes_back and not self.history.may_roll_back):
+            if finding.code == ROLL_BACK and (mine or not finding.ranks):
+                self.client.heartbeat(self._next, loss=math.nan)
+            raise Stop(finding.code if mine else ROLL_BACK, finding.why)
+        self._restore = finding.why if goes_back else ""
+        return True
 
     def _drop_gradients(self) -> None:
         """None, so that the optimizer does nothing. A GradScaler insists on gradients: it gets ones that it skips."""
-        for parameter in self._model.parameters():
+        for parameter in self.model.parameters():
             if self._scaler is None or not self._scaler.is_enabled():
                 parameter.grad = None
             elif parameter.grad is not None:
@@ -258,6 +260,8 @@ class Guard:
         if not self._caught:
             self._tell(done)
             self._warn(done)
+            if finding := self._ask(lambda check: check.end_step(done)):
+                self._act(finding)
         if self._told.ranks(STOP):
             raise Stop(TERMINATED, "asked to stop")
         asked = bool(self._told.ranks(CHECKPOINT))
@@ -296,61 +300,6 @@ class Guard:
         counts: list[Any] = [None] * self.place.world
         dist.all_gather_object(counts, self._ecc.count)
         return counts
-
-    # --- going back -------------------------------------------------------------------------------------------------
-
-    def _roll_back(self) -> None:
-        """Put the newest clean checkpoint back in place, and let `steps` go on from it. On all ranks together."""
-        assert self.checkpoints
-        self._restore = False
-        bad_step = self._step
-        self._say("load", bad_step)
-        self.checkpoints.wait()
-        self._judge_newest(bad_step)
-        while True:
-            path = self._agreed(lambda: self.checkpoints.newest_clean(bad_step + 1) if self.checkpoints else None)
-            if path is None:
-                self.client.heartbeat(bad_step + 1, loss=math.nan)
-                raise Stop(ROLL_BACK, f"step {bad_step} is not finite, and there is no clean checkpoint to go back to")
-            problem = self.checkpoints.verify(path)
-            if not problem:
-                break
-            self._doubt([step_of(path.name) or 0], "condemned", problem)
-        self._next = self.checkpoints.load(path)
-        self._rolled.append((bad_step, self._next))
-        for parameter in self._model.parameters():
-            parameter.grad = None
-        if self.place.rank == 0:
-            log.error("rolled back from step %d to the checkpoint of step %d", bad_step, self._next)
-
-    def _judge_newest(self, bad_step: int) -> None:
-        """A checkpoint that has led to this step twice is in doubt, and so is one of a state that is not finite."""
-        assert self.checkpoints
-        finite: list[Any] = [self.checkpoints.state.finite()] * self.place.world
-        if self.place.world > 1:
-            dist.all_gather_object(finite, finite[0])
-        if not all(finite):
-            ranks = ", ".join(str(rank) for rank, ok in enumerate(finite) if not ok)
-            newer = [known.step for known in self._known() if known.step >= bad_step]
-            self._doubt(newer, "condemned", f"the state of rank {ranks} was not finite at step {bad_step}")
-        elif self._rolled and self._rolled[-1][0] == bad_step:
-            self._doubt([self._rolled[-1][1]], "suspect", f"step {bad_step} was not finite again after it")
-
-    def _known(self) -> list[lineage.Known]:
-        with suppress(OSError):
-            return lineage.survey(self.checkpoints.folder) if self.checkpoints else []
-        return []
-
-    def _doubt(
-        self, steps: list[int], state: Literal["suspect", "condemned"], why: str, *, anyone: bool = False
-    ) -> None:
-        """Write a verdict: rank 0 for all, or whoever knows."""
-        if self.checkpoints and steps and (anyone or self.place.rank == 0):
-            with suppress(OSError):
-                lineage.judge(self.checkpoints.folder, steps, state, why)
-            log.error("checkpoint of step %s is %s: %s", ", ".join(map(str, steps)), state, why)
-        if self.place.world > 1 and not anyone:
-            dist.barrier()
 
     # --- ending -----------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint import filesystem, state_dict_loader
 from medevac.client import Client
 from medevac.client.link import NoLink
 from medevac.core.seal import SEAL, decode_seal, encode_seal
-from medevac.torch import CheckpointManager, Guard, Stop, host_copy, lineage
+from medevac.torch import Check, CheckpointManager, Finding, Guard, Stop, host_copy, lineage
 from medevac.torch.checkpoints import optimal_interval
 from medevac.torch.ecc import EccWatch
 from medevac.torch.place import here
@@ -320,3 +320,55 @@ def test_a_launchers_ranks_share_its_gpus_in_order() -> None:
     assert here(shared | {"LOCAL_RANK": "0"}).gpu == "GPU-a"
     assert here(shared | {"LOCAL_RANK": "1"}).gpu == ""
     assert here({"MEDEVAC_GPU": "GPU-c", "LOCAL_RANK": "3"}).gpu == "GPU-c"
+
+
+class Says(Check):
+    """Finds what it is told to, once, and remembers where it was put back to."""
+
+    def __init__(self, at: int, finding: Finding, *, before: bool = False) -> None:
+        self.at, self.finding, self.before = at, finding, before
+        self.found = False
+        self.went_back: list[int] = []
+
+    def backward_done(self, step: int) -> Finding | None:
+        return self._say() if self.before and step == self.at else None
+
+    def end_step(self, done: int) -> Finding | None:
+        return self._say() if not self.before and done == self.at else None
+
+    def restored(self, step: int) -> None:
+        self.went_back.append(step)
+
+    def _say(self) -> Finding | None:
+        say, self.found = not self.found, True
+        return self.finding if say else None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_check_that_doubts_the_state_takes_it_back_to_before(
+    tmp_path: Path, undisturbed: list[torch.Tensor], *, before: bool
+) -> None:
+    check = Says(13, Finding(why="replicas differ", ranks=(0,), since=7), before=before)
+    parameters, steps = run(tmp_path, 20, checks=(check,), keep=0)
+    assert steps == [*range(14 if before else 13), *range(5, 20)]
+    assert check.went_back == [0, 5]
+    assert equal(parameters, undisturbed)
+    assert [one.state for one in lineage.survey(tmp_path)] == ["clean"] * 4  # what was doubted has been saved anew
+    doubted = [json.loads(line) for line in (tmp_path / "medevac-lineage.jsonl").read_text().splitlines()]
+    assert [(one["step"], one["state"]) for one in doubted] == [(10, "suspect")]
+
+
+def test_a_check_that_blames_hardware_ends_the_rank_with_84(tmp_path: Path) -> None:
+    check = Says(13, Finding(why="wrong again on replay", ranks=(0,), want="stop", since=5, state="condemned"))
+    with pytest.raises(Stop) as stop:
+        run(tmp_path, 20, checks=(check,))
+    assert stop.value.code == 84
+    assert [(one.step, one.state) for one in lineage.survey(tmp_path)] == [(5, "clean"), (10, "condemned")]
+
+
+def test_a_replay_says_what_becomes_of_a_finding(tmp_path: Path, undisturbed: list[torch.Tensor]) -> None:
+    asked: list[str] = []
+    check = Says(13, Finding(why="odd", want="replay", since=0))
+    parameters, steps = run(tmp_path, 20, checks=(check,), replay=lambda found: asked.append(found.why))
+    assert (steps, asked) == (list(range(20)), ["odd"])
+    assert equal(parameters, undisturbed)

@@ -1,0 +1,62 @@
+"""Where more than the bridge looks at a training: checks of the state, and what they may find.
+
+    class Agreement(Check):
+        def end_step(self, done: int) -> Finding | None:
+            ...                                             # communicate; the answer is then the same on all ranks
+            return Finding(why="replicas differ in layer.3.weight", ranks=(5,), since=self.proven)
+
+    guard = Guard(model, optimizer, checks=(Agreement(),))
+
+The Guard adds no communication of its own: what a check returns must follow from what the check itself has sent around,
+so that all ranks return the same. One that only this rank knows is `alone`: this rank then warns or ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from medevac.torch.stop import HARDWARE
+
+if TYPE_CHECKING:
+    from medevac.torch.guard import Guard
+
+Want: TypeAlias = Literal["warn", "skip", "roll-back", "replay", "stop"]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found, in words, and what it wants done about it.
+
+    "warn": a line, the training goes on. "skip": the gradients are dropped. "roll-back": they are dropped, and the
+    newest clean checkpoint comes back when the step is over. "replay": what the Guard's `replay` makes of it, without
+    one a roll-back. "stop": the `ranks` end with `code`, the others with 85 (docs/exit-codes.md).
+    """
+
+    why: str
+    want: Want = "roll-back"
+    ranks: tuple[int, ...] = ()
+    """Who is to blame, as global ranks; none where nobody can be named."""
+    since: int | None = None
+    """Checkpoints later than this step are in doubt: it is the last one that is known to be right. None: none is."""
+    state: Literal["suspect", "condemned"] = "suspect"
+    """What the checkpoints in doubt become."""
+    code: int = HARDWARE
+    alone: bool = False
+    """Only this rank knows of it."""
+
+
+class Check:
+    """Looks at the state at two moments of each step; overrides what it needs. All are called on all ranks alike."""
+
+    def attach(self, guard: Guard) -> None:
+        """Once, when the Guard is made: its `model`, `optimizer`, `place` and `history` are there."""
+
+    def backward_done(self, step: int) -> Finding | None:
+        """The gradients of step `step` (0-based) are reduced, the optimizer has not used them."""
+
+    def end_step(self, done: int) -> Finding | None:
+        """After an optimizer step that was taken, `done` of them now; the checkpoint of it, if due, comes later."""
+
+    def restored(self, step: int) -> None:
+        """The state was put back to what it was after `step` steps: what was remembered of later ones is void."""
