@@ -13,7 +13,7 @@ from tests.scenario.script import read
 from tests.scenario.told import told
 from tests.scenario.world import World
 
-from medevac.core.actions import Page, StartAttempt
+from medevac.core.actions import HoldJob, Page, PointClean, StartAttempt, StopAttempt
 from medevac.core.guards import touches
 from medevac.core.lineage import verdicts
 from medevac.ports.store import DecisionRecord
@@ -53,6 +53,21 @@ def test_laws_hold(path: Path) -> None:
     assert all(step in job.checkpoints for step in loaded)
     assert dict(world.view.pending) == {}
     assert len({decision.id for decision in decisions}) == len(decisions)
+
+
+def test_the_pointer_stands_before_the_hold(path: Path) -> None:
+    """Whoever starts a stopped job finds the newest checkpoint that is known clean; without one nobody is to."""
+    world = World(read(path))
+    decisions = [record.decision for record in world.run() if isinstance(record, DecisionRecord)]
+    pointed, followed = None, world.script.job.policy.lineage != "none"
+    for action in (action for decision in decisions for action in decision.actions):
+        match action:
+            case PointClean():
+                pointed = action.step
+            case StopAttempt() | StartAttempt() if followed:
+                assert pointed == action.resume_from
+            case HoldJob():
+                assert pointed is None
 
 
 def test_story_can_be_told(path: Path) -> None:

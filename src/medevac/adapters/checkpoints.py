@@ -75,7 +75,10 @@ class FolderCheckpoints:
         await asyncio.to_thread(self._judge, action, Path(folder))
 
     async def point(self, action: PointClean, folder: str) -> None:
-        await asyncio.to_thread(_point, action.step, Path(folder))
+        if action.step is None:
+            await asyncio.to_thread(_unpoint, Path(folder))
+        else:
+            await asyncio.to_thread(_point, action.step, Path(folder))
 
     async def pointed(self, folder: str) -> int | None:
         return await asyncio.to_thread(_pointed, Path(folder))
@@ -291,6 +294,13 @@ def _point(step: int, folder: Path) -> None:
             fresh.unlink()
             raise Refused(f"{link}: is a folder, not a link of ours; move it away") from error
         _sync_folder(folder)
+
+
+def _unpoint(folder: Path) -> None:
+    with _reaching(folder / LATEST_CLEAN):
+        if (folder / LATEST_CLEAN).is_symlink():
+            (folder / LATEST_CLEAN).unlink(missing_ok=True)
+            _sync_folder(folder)
 
 
 def _pointed(folder: Path) -> int | None:

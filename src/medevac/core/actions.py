@@ -49,13 +49,16 @@ class RequestCheckpoint(Action, frozen=True, kw_only=True, tag=True):
 class StopAttempt(Action, frozen=True, kw_only=True, tag=True):
     """End the attempt's processes: signal, then after `grace_s` SIGKILL; nothing of it is left when done.
 
-    `examine`: it hangs, so what shows who holds it up is read first.
+    `examine`: it hangs, so what shows who holds it up is read first. Where the scheduler keeps the job from starting
+    meanwhile, `hold` says whom that waits for, and `resume_from` what a start by anyone else would be told to load.
     """
 
     job: str
     attempt: int
     grace_s: float = 0.0
     examine: bool = False
+    hold: Literal["recovery", "person"] = "recovery"
+    resume_from: int | None = None
 
 
 class JudgeCheckpoint(Action, frozen=True, kw_only=True, tag=True):
@@ -74,10 +77,10 @@ class VerifyCheckpoint(Action, frozen=True, kw_only=True, tag=True):
 
 
 class PointClean(Action, frozen=True, kw_only=True, tag=True):
-    """Make `latest_clean` point to this step, by rename. Written before a hold or a start."""
+    """Make `latest_clean` point to this step, by rename (None: take it away). Written before a hold or a start."""
 
     job: str
-    step: int
+    step: int | None
 
 
 class StartAttempt(Action, frozen=True, kw_only=True, tag=True):

@@ -120,13 +120,26 @@ def _resolved(job: Job, view: View, trigger: Trigger, policy: Policy) -> Trigger
 
 def _next(job: Job, view: View, policy: Policy) -> str:
     """Empty where a clean checkpoint can be verified, else why none can."""
-    own = job.spec.policy
-    if own.checkpoint_dir is None or own.lineage == "none" or not job.checkpoints:
+    if not _followed(job):
         return "nothing-saved"
     if newest_clean(job, view.doubts) is not None:
         return ""
-    restart = (own.no_clean or policy.recovery.no_clean) == "restart"
+    restart = (job.spec.policy.no_clean or policy.recovery.no_clean) == "restart"
     return "nothing-saved" if restart else "no-clean"
+
+
+def _followed(job: Job) -> bool:
+    """It has checkpoints, and their lineage counts."""
+    own = job.spec.policy
+    return own.checkpoint_dir is not None and own.lineage != "none" and bool(job.checkpoints)
+
+
+def _pointed(job: Job, policy: Policy, step: int | None, when: str, reason: str) -> list[AnyAction]:
+    """The pointer as it has to be before anything can start (DESIGN, 6): whoever runs the job next finds it."""
+    if policy.mode == "monitor" or not _followed(job):
+        return []
+    name, to = job.spec.job, "none" if step is None else step
+    return [PointClean(id=f"{name}/point/{to}/{when}", job=name, step=step, reason=reason)]
 
 
 def _until(job: Job, target: str, trigger: Trigger, view: View, policy: Policy) -> float | None:
@@ -158,12 +171,7 @@ def _start(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAc
         ranks=places(job, view, policy) or (),
         resume_from=resume,
     )
-    if resume is None or policy.mode == "monitor":
-        return [start]
-    point = PointClean(
-        id=f"{name}/point/{resume}/{attempt}", job=name, step=resume, reason="what the next attempt loads"
-    )
-    return [point, start]
+    return [*_pointed(job, policy, resume, str(attempt), "what the next attempt loads"), start]
 
 
 def _verify(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
@@ -178,18 +186,22 @@ def _verify(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyA
     ]
 
 
-def _stop(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
-    return [
-        StopAttempt(
-            id=f"{job.spec.job}/stop/{job.attempt}/{job.since:.3f}",
-            cause=trigger.cause,
-            reason=trigger.why,
-            job=job.spec.job,
-            attempt=job.attempt,
-            grace_s=0.0 if trigger.on in {"hung", "critical", "non-finite"} else policy.recovery.stop_grace_s,
-            examine=trigger.on == "hung",
-        )
-    ]
+def _stop(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
+    name, when = job.spec.job, f"{job.attempt}/{job.since:.3f}"
+    clean = newest_clean(job, view.doubts) if _followed(job) else None
+    known = clean is not None and clean == job.pointed
+    stop = StopAttempt(
+        id=f"{name}/stop/{when}",
+        cause=trigger.cause,
+        reason=trigger.why,
+        job=name,
+        attempt=job.attempt,
+        grace_s=0.0 if trigger.on in {"hung", "critical", "non-finite"} else policy.recovery.stop_grace_s,
+        examine=trigger.on == "hung",
+        hold="person" if _next(job, view, policy) == "no-clean" else "recovery",
+        resume_from=clean,
+    )
+    return [*([] if known else _pointed(job, policy, clean, when, "what a start by anyone else would load")), stop]
 
 
 def _ask(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
@@ -239,8 +251,10 @@ def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[Any
 def _hold(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
     name = job.spec.job
     text = f"job {name}: no checkpoint is known clean; `medevac release {name} --resume-from STEP` lets it go on"
-    hold = HoldJob(id=f"{name}/hold/{job.since:.3f}", job=name, purpose="person", reason="no checkpoint is known clean")
-    return [hold, Page(id=f"{name}/page/{view.seq}", level="critical", text=text)]
+    why, when = "no checkpoint is known clean", f"{job.since:.3f}"
+    hold = HoldJob(id=f"{name}/hold/{when}", job=name, purpose="person", reason=why)
+    page = Page(id=f"{name}/page/{view.seq}", level="critical", text=text)
+    return [*_pointed(job, policy, None, f"hold/{when}", why), hold, page]
 
 
 def _release(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001

@@ -24,7 +24,7 @@ class Checkpoints(Protocol):
         ...
 
     async def point(self, action: PointClean, folder: str) -> None:
-        """`latest_clean` -> `step_<8 digits>`, replaced by rename."""
+        """`latest_clean` -> `step_<8 digits>`, replaced by rename; no link where the step is None."""
         ...
 
     async def pointed(self, folder: str) -> int | None:

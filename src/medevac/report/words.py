@@ -149,7 +149,7 @@ def _action(action: AnyAction) -> str:  # noqa: C901 - one case for each kind
         case VerifyCheckpoint():
             return f"verify the files of the checkpoint of step {action.step}"
         case PointClean():
-            return f"point latest_clean at step {action.step}"
+            return "take latest_clean away" if action.step is None else f"point latest_clean at step {action.step}"
         case StartAttempt():
             origin = "from nothing" if action.resume_from is None else f"from step {action.resume_from}"
             return f"start attempt {action.attempt} {origin} on {count(len(action.ranks), 'rank')}"

@@ -225,6 +225,11 @@ class CheckpointsContract:
             await checkpoints.point(PointClean(id="p", job=JOB, step=step), str(tmp_path))
             assert await checkpoints.pointed(str(tmp_path)) == step
         assert (tmp_path / LATEST_CLEAN).readlink() == Path(step_folder(10))
+        for _ in range(2):
+            await checkpoints.point(PointClean(id="n", job=JOB, step=None), str(tmp_path))
+            assert await checkpoints.pointed(str(tmp_path)) is None
+        assert not (tmp_path / LATEST_CLEAN).is_symlink()
+        await checkpoints.point(PointClean(id="p", job=JOB, step=10), str(tmp_path))
         assert {path.name for path in tmp_path.iterdir()} == {LATEST_CLEAN, step_folder(10), step_folder(20)}
 
     async def test_a_step_that_is_not_there_is_refused(self, checkpoints: Checkpoints, tmp_path: Path) -> None:

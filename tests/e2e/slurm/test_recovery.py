@@ -68,7 +68,7 @@ def test_a_lost_gpu(job: Training) -> None:
     assert resumed(job, 2) == {job.attempt(2).resume_from}
     assert job.attempt(2).resume_from in job.sealed()
     order = [type(action) for action in job.service.actions()]
-    assert order.index(StopAttempt) < order.index(PointClean)
+    assert order.index(PointClean) < order.index(StopAttempt)
     assert "must be taken out" in (job.service.folder / "paged").read_text()
 
 

@@ -334,7 +334,8 @@ async def test_what_was_ordered_and_not_settled_is_read_back_first(world: World)
     scheduler = world.faulty["scheduler"]
     await world.submit()
     first = asyncio.create_task(world.run())
-    await trains(world)
+    await world.started()
+    await world.step(1)
     await asyncio.sleep(1)
     world.faulty["store"].slow["append_events"] = 1000.0
     await world.tell(lost(world))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.unit.core.builders import CLUSTER, DEMO, Told, kinds, running, xid
+from tests.unit.core.builders import CLUSTER, DEMO, Told, changed, kinds, running, sealed, xid
 
 from medevac.core import events as ev
-from medevac.core.actions import FinishJob
+from medevac.core.actions import FinishJob, PointClean, StopAttempt
 
 
 def end(told: Told, at: float, code: int = 1, why: str = "") -> list[object]:
@@ -101,3 +101,48 @@ def test_a_start_that_the_scheduler_refuses_is_no_attempt_without_progress() -> 
     again(told)
     end(told, 5000.0)
     assert told.view.jobs["job"].state == "backing-off"
+
+
+def stops(told: Told) -> list[object]:
+    """What a fault of GPU g00 leads to for the job."""
+    actions = told.tell(xid(48, "g00", 10.0)).actions
+    return [action for action in actions if isinstance(action, PointClean | StopAttempt)]
+
+
+def test_the_pointer_to_the_clean_checkpoint_is_written_before_the_hold() -> None:
+    told = running(Told(DEMO))
+    told.tell(sealed(told, 10, 3.0), ev.EccCounted(at=4.0, node="n0", gpu="g00"), sealed(told, 20, 8.0))
+    point, stop = stops(told)
+    assert isinstance(point, PointClean)
+    assert isinstance(stop, StopAttempt)
+    assert (point.step, stop.resume_from, stop.hold) == (10, 10, "recovery")
+
+
+def test_a_pointer_that_stands_is_not_written_again() -> None:
+    told = running(Told(DEMO))
+    told.tell(sealed(told, 10, 3.0))
+    end(told, 5.0)
+    told.tell(ev.TimePassed(at=told.view.deadline() or 0.0))
+    told.tell(ev.CheckpointVerified(at=20.0, job="job", step=10, ok=True))
+    again(told)
+    told.tell(ev.AttemptStarted(at=21.0, job="job", attempt=2, ranks=told.view.jobs["job"].ranks))
+    bad = told.tell(ev.StepReported(at=30.0, job="job", attempt=2, step=25, finite=False))
+    assert kinds(bad.actions) == ["StopAttempt"]
+
+
+def test_without_a_clean_checkpoint_the_hold_waits_for_a_person_and_nothing_is_pointed_at() -> None:
+    told = running(Told(DEMO))
+    told.tell(sealed(told, 10, 3.0))
+    point, stop = stops(told)
+    assert isinstance(point, PointClean)
+    assert isinstance(stop, StopAttempt)
+    assert (point.step, stop.resume_from, stop.hold) == (None, None, "person")
+
+
+def test_where_the_policy_starts_anew_nothing_is_pointed_at_and_nobody_is_waited_for() -> None:
+    told = running(Told(changed(DEMO, recovery={"no_clean": "restart"})))
+    told.tell(sealed(told, 10, 3.0))
+    point, stop = stops(told)
+    assert isinstance(point, PointClean)
+    assert isinstance(stop, StopAttempt)
+    assert (point.step, stop.hold) == (None, "recovery")

@@ -9,8 +9,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from medevac.ports.errors import Unavailable
+
+if TYPE_CHECKING:
+    from medevac.adapters.schedulers.slurm.adapter import SlurmScheduler
+    from medevac.adapters.schedulers.slurm.memory import JobMemory
+    from medevac.adapters.schedulers.slurm.values import SlurmJob
+
+
+def tell(slurm: SlurmScheduler, job: SlurmJob, memory: JobMemory, attempt: int, step: int | None) -> None:
+    """Before a job can start. The file is named for what SLURM_JOB_ID will be."""
+    if not slurm.site.pointers:
+        return
+    policy = memory.submitted.policy if memory.submitted else slurm.policy(job)
+    folder = policy.checkpoint_dir if policy else None
+    told = {
+        "MEDEVAC_JOB_ID": memory.name,
+        "MEDEVAC_ATTEMPT": str(attempt),
+        "MEDEVAC_CHECKPOINT_DIR": folder or "",
+        "MEDEVAC_RESUME_FROM": step_folder(folder, step),
+    }
+    write(Path(slurm.site.pointers), job.number, told)
 
 
 def write(folder: Path, slurm_job: str, told: dict[str, str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -44,7 +43,7 @@ class Starts:
             return await self._started(job, action)  # ordered before: asking again would cost it its place in the queue
         await self._check(job, memory, action)
         memory, excluded = await self._exclusions(job, memory, action)
-        self._point(job, memory, action)
+        pointers.tell(self._slurm, job, memory, action.attempt, action.resume_from)
         if watching.finished(job):
             await self._run("scontrol", "requeue", job.id)
             job = await self._slurm.wait_for(await self._now(job), lambda now: now.state in WAITS, 10.0)
@@ -67,20 +66,6 @@ class Starts:
         if memory.order and memory.runs[-1].ended and watching.finished(job):
             raise Refused(f"job {job.id}: {memory.order.why}; a person requeues it, or nobody")
         _check_places(action, await self._slurm.look.known_nodes(), await self._slurm.isolated())
-
-    def _point(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> None:
-        """Before anything can start. The file is named for what SLURM_JOB_ID will be."""
-        if not self._slurm.site.pointers:
-            return
-        policy = memory.submitted.policy if memory.submitted else self._slurm.policy(job)
-        folder = policy.checkpoint_dir if policy else None
-        told = {
-            "MEDEVAC_JOB_ID": memory.name,
-            "MEDEVAC_ATTEMPT": str(action.attempt),
-            "MEDEVAC_CHECKPOINT_DIR": folder or "",
-            "MEDEVAC_RESUME_FROM": pointers.step_folder(folder, action.resume_from),
-        }
-        pointers.write(Path(self._slurm.site.pointers), job.number, told)
 
     async def _exclusions(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> tuple[JobMemory, set[str]]:
         """The user's own exclusions, and ours that have not expired. Raises `Refused` where too little is left."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from medevac.adapters.schedulers.slurm import watching
+from medevac.adapters.schedulers.slurm import pointers, watching
 from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, with_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory
 from medevac.adapters.schedulers.slurm.values import RUNS, WAITS, SlurmJob
@@ -38,12 +38,19 @@ class Stops:
             return run.ended if run else None
         if not job.requeue or not job.batch:
             raise Unsupported(f"job {job.id} may not be requeued (--no-requeue, or not a batch job): it is not stopped")
+        following = action.attempt + 1
+        pointers.tell(self._slurm, job, memory, following, action.resume_from)
         try:
-            await self._mark(job, action.cause or action.id, "recovery", "stop")
+            await self._mark(job, action.cause or action.id, action.hold, "stop")
         except Refused:
             if (await self._now(job)).state in RUNS:
                 raise
             return await self._over(job, action)  # it is ending by itself: that end is told
+        memory = self._slurm.memory.jobs()[memory.name]
+        run = memory.run(action.attempt) or run
+        if run.ended:
+            return run.ended  # seen meanwhile
+        memory = replace(memory, resume={**memory.resume, following: action.resume_from})
         self._slurm.memory.save(memory.with_run(replace(run, stopping=True)))
         await self._end(job, action)
         return await self._over(job, action)
