@@ -42,7 +42,7 @@ def audit(
     history = read(state_dir)
     if job is not None and job not in history.view.jobs:
         known = ", ".join(sorted(history.view.jobs)) or "none"
-        raise CommandError(f"--job {job}: the log has no such job; it has {known}")
+        raise CommandError(f"--job {job or repr(job)}: the log has no such job; it has {known}")
     start = moment_of(since) if since else 0.0
     for decision in history.decisions.values():
         if decision.at >= start and (job is None or concerns(decision, job)):

@@ -1,7 +1,8 @@
 """`medevac`: the table of commands. To add one: a module with a function, and a row here.
 
 A command is imported when it is asked for. It returns an `Exit`; what a user can mend is raised as `CommandError` (or
-a `ConfigError` or `CatalogError` of the parts below) and becomes one line and exit code 2, never a traceback.
+a `ConfigError` or `CatalogError` of the parts below) and becomes one line and exit code 2, never a traceback; an input
+that cannot be read or reached becomes exit code 3.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from medevac import __version__
 from medevac.catalog.schema import CatalogError
 from medevac.cli.exits import Exit
 from medevac.cli.output import CommandError, say_error
-from medevac.ports.errors import ConfigError, PortError
+from medevac.ports.errors import ConfigError, PortError, UnreadableError
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -85,12 +86,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.DONE
     except KeyboardInterrupt:
         return 130
+    except (PortError, UnreadableError) as error:
+        say_error(str(error))
+        return Exit.UNREADABLE
     except (CommandError, ConfigError, CatalogError) as error:
         say_error(str(error))
         return Exit.USAGE
-    except PortError as error:
-        say_error(str(error))
-        return Exit.UNREADABLE
     return code
 
 

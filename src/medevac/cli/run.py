@@ -164,7 +164,7 @@ def _submitted(state: Path, spec: JobSpec, name: str | None, settings: Settings)
         if _same(known, spec) and not _ended(states.get(known.job)):
             say_error(f"job {known.job} was begun here before: taking it over")
             return Run(state, known.job)
-    run = Run(state, name or _free_name(state, spec.command))
+    run = Run(state, _free_name(state, spec.command) if name is None else name)
     if run.known:
         how = "has ended" if _ended(states.get(run.job)) else "is another command"
         raise CommandError(f"--job {run.job}: {how} in {state}; use another name, or another --state-dir")

@@ -38,3 +38,7 @@ class ConfigError(Exception):
         super().__init__(f"{where}: {problem}")
         self.where = where
         self.problem = problem
+
+
+class UnreadableError(ConfigError):
+    """A file that is there cannot be read, or is damaged."""

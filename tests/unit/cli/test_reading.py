@@ -189,3 +189,23 @@ def test_a_topology_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "1 node, 1 rack, 1 GPU: all right" in ask(capsys, "topology", "check", file)
     file.write_text('[node.a]\nrak = "r1"\n')
     assert "node.a" in wrong(capsys, "topology", "check", file)
+
+
+@pytest.mark.parametrize("words", [("status", "--state-dir"), ("audit", "--state-dir"), ("replay",)])
+def test_a_store_that_cannot_be_read_is_code_3(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, torn = tmp_path / "medevac.db", tmp_path / "log.jsonl"
+    broken.write_bytes(b"SQLite format 3\0" + b"no more of it" * 100)
+    torn.write_text('{"type":"event","seq":1')
+    assert "is no readable store" in wrong(capsys, *words, broken, code=3)
+    assert f"{torn}:1: is no record of a log" in wrong(capsys, *words, torn, code=3)
+
+
+@pytest.mark.parametrize("words", [("audit", "--job", ""), ("stop", ""), ("release", ""), ("return", "")])
+def test_an_empty_name_names_nothing(words: tuple[str, ...], state: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "'': " in wrong(capsys, *words, "--state-dir", state)
+
+
+def test_a_job_is_not_run_under_an_empty_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "job" in wrong(capsys, "run", "--job", "", "--state-dir", tmp_path / "state", "--", "true")

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from medevac.adapters.store.schema import APPLICATION_ID, REVISIONS, stores
-from medevac.ports.errors import BadReply, ConfigError, PortError, Unavailable
+from medevac.ports.errors import BadReply, ConfigError, PortError, Unavailable, UnreadableError
 
 BUSY_S = 5.0
 """How long a call waits for another process's transaction; one of ours lasts milliseconds."""
@@ -196,11 +196,11 @@ def _kept(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def _as_config(path: Path) -> Iterator[None]:
-    """A bad file is, while opening, a path that the user got wrong."""
+    """A bad file is, while opening, one that a person has to see to."""
     try:
         yield
     except BadReply as error:
-        raise ConfigError(str(path), str(error).removeprefix(f"{path}: ")) from error
+        raise UnreadableError(str(path), str(error).removeprefix(f"{path}: ")) from error
 
 
 @contextmanager

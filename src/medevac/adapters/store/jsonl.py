@@ -13,7 +13,7 @@ from typing import IO
 import msgspec
 
 from medevac.adapters.store.sqlite import read_all
-from medevac.ports.errors import ConfigError, PortError
+from medevac.ports.errors import PortError, UnreadableError
 from medevac.ports.store import Record, Store
 
 _SQLITE = b"SQLite format 3\0"
@@ -33,7 +33,7 @@ async def dump(store: Store, fh: IO[str]) -> int:
 def load(path: str | Path) -> list[Record]:
     """All records of a `medevac.db`, of a folder that holds one, or of a JSON-lines file.
 
-    Raises `ConfigError` naming the file, and the line where one is wrong.
+    Raises `UnreadableError` naming the file, and the line where one is wrong.
     """
     file = Path(path)
     if file.is_dir():
@@ -44,9 +44,9 @@ def load(path: str | Path) -> list[Record]:
             fh.seek(0)
             return list(read_all(file)) if head == _SQLITE else list(_lines(file, fh))
     except OSError as error:
-        raise ConfigError(str(file), f"cannot be read: {error.strerror}") from error
+        raise UnreadableError(str(file), f"cannot be read: {error.strerror}") from error
     except PortError as error:
-        raise ConfigError(str(file), str(error).removeprefix(f"{file}: ")) from error
+        raise UnreadableError(str(file), str(error).removeprefix(f"{file}: ")) from error
 
 
 def _lines(file: Path, lines: IO[bytes]) -> Iterator[Record]:
@@ -56,8 +56,9 @@ def _lines(file: Path, lines: IO[bytes]) -> Iterator[Record]:
         try:
             record = _decoder.decode(line)
         except ValueError as error:
-            raise ConfigError(where, f"is no record of a log: {error}") from error
+            raise UnreadableError(where, f"is no record of a log: {error}") from error
         if record.seq <= last:
-            raise ConfigError(where, f"seq {record.seq} does not follow {last}; records must stand in order, once each")
+            problem = f"seq {record.seq} does not follow {last}; records must stand in order, once each"
+            raise UnreadableError(where, problem)
         last = record.seq
         yield record
