@@ -11,6 +11,7 @@ from tests.e2e.slurm.cluster import Cluster
 from tests.e2e.slurm.training import Service, Training, gpu_lost
 
 from medevac.adapters.schedulers.slurm.marks import hold_mark
+from medevac.core.seal import step_of
 from medevac.testing import kill
 
 
@@ -21,8 +22,10 @@ def service(wide: Cluster, tmp_path: Path) -> Iterator[Service]:
     made.close()
 
 
-def test_a_controller_killed_between_hold_and_release(service: Service) -> None:
-    service.env[kill.VARIABLE] = "scheduler.start:before"
+@pytest.mark.parametrize("point", ["scheduler.stop:after", "scheduler.start:before"])
+def test_a_controller_killed_between_hold_and_release(service: Service, point: str) -> None:
+    """What the job loads when the watchdog lets it go was written before the hold."""
+    service.env[kill.VARIABLE] = point
     controller = service.start()
     job = Training(service)
     job.reached(25)
@@ -36,6 +39,10 @@ def test_a_controller_killed_between_hold_and_release(service: Service) -> None:
     before = service.cluster.job(job.number)
     assert (before["JobState"], before["Priority"]) == ("PENDING", "0")
     assert hold_mark(admin_comment(service.cluster, job.number))
+    assert step_of((job.checkpoints / "latest_clean").resolve().name) in job.sealed()
+    told = (service.cluster.pointers / str(job.number)).read_text()
+    clean = step_of(told.rpartition("/")[2].strip())
+    assert clean in job.sealed()
 
     service.start("watchdog")
     service.until(lambda: service.cluster.state(job.number) == "RUNNING", "running again")
@@ -44,6 +51,7 @@ def test_a_controller_killed_between_hold_and_release(service: Service) -> None:
     nodes = service.cluster.call("squeue", "-h", "-j", str(job.number), "-O", "NodeList:.").stdout
     names = service.cluster.call("scontrol", "show", "hostnames", nodes.strip().removesuffix(".")).stdout.split()
     assert lost not in names
+    service.until(lambda: f"from step {clean}\n" in job.printed(), "resumed from it")
     for number in (theirs, waits):
         assert service.cluster.job(number)["Priority"] == "0"
     assert service.stop("watchdog") == 0

@@ -231,6 +231,11 @@ class Training:
     def sealed(self) -> list[int]:
         return sorted(int(path.parent.name[5:]) for path in self.checkpoints.glob("step_*/medevac.json"))
 
+    def printed(self) -> str:
+        """The output of all its attempts."""
+        (path,) = (self.cluster.folder / "jobs").glob(f"*.{self.number}.out")
+        return path.read_text()
+
     def attempt(self, number: int) -> AttemptStarted:
         (started,) = [e for e in self.service.events(AttemptStarted) if (e.job, e.attempt) == (self.job, number)]
         return started
