@@ -12,11 +12,9 @@ from medevac.decode.context import Context
 from medevac.decode.joiner import Joiner
 from medevac.decode.lines import decode_line
 from medevac.decode.readers import Unreadable
-from medevac.decode.scanner import Scanner, anchors_for, line_counter, make_scanner
+from medevac.decode.scanner import Scanner, line_counter, make_scanner
 
 BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
-_HEAD = 1 << 16  # bytes at the beginning of a log that tell its form
-_LARGE = 64_000_000  # bytes; such a log is of one form, a small one may be a bundle of several
 _BATCH = 512  # lines found before they are parsed: between two scans of a block the parser's code is cold
 _LOOK_AHEAD = 2  # lines taken after one whose fact may go on without an anchor
 _GOES_ON = re.compile(rb"AER: |PCIe Bus E|nel panic|error status/mask|: {2,8}\[ ?\d")
@@ -43,7 +41,7 @@ class Decoder:
         self._count = count
         self._joiner = Joiner()
         self._line = 1  # number of the next line
-        self._ahead = 0
+        self._ahead = 1  # what a cut log begins with may go on from a line that is not there
         self._found: list[tuple[bytes, int]] = []
         self._long: list[bytes] = []
         self._long_line = 0
@@ -150,7 +148,7 @@ def decode_stream(
     view = memoryview(buffer)
     source = _Source(stream)
     have = source.fill(view, 0)
-    decoder = Decoder(name, context, _scanner(size, bytes(view[: min(have, _HEAD)])), line_counter(size))
+    decoder = Decoder(name, context, make_scanner(), line_counter(size))
     inside = False  # a line longer than the block
     while have:
         last = buffer.rfind(b"\n", 0, have) + 1
@@ -178,11 +176,6 @@ def decode_stream(
     yield from decoder.finish()
     if source.broken:
         raise source.broken
-
-
-def _scanner(size: int, head: bytes) -> Scanner:
-    """All anchors, except for a large log: there the beginning tells which of them its lines can have."""
-    return make_scanner(anchors_for(head)) if size > _LARGE else make_scanner()
 
 
 class _Source:
