@@ -123,6 +123,7 @@ def _check(where: str, policy: Policy) -> None:
     positive = {
         "recovery.attempts_without_progress": policy.recovery.attempts_without_progress,
         "recovery.retry_s": policy.recovery.retry_s,
+        "recovery.refused_starts": policy.recovery.refused_starts,
         "hang.window": policy.hang.window,
         "hang.min_steps": policy.hang.min_steps,
         "budget.window_s": policy.budget.window_s,

@@ -19,7 +19,7 @@ from medevac.core.view import View
 from medevac.ports.store import EventRecord, Record
 from medevac.report.words import Names
 
-Outcome: TypeAlias = Literal["done", "refused", "unsupported", "unknown", "pending"]
+Outcome: TypeAlias = Literal["done", "refused", "no-room", "unsupported", "unknown", "pending"]
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):

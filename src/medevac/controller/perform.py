@@ -18,12 +18,12 @@ from medevac.controller.patience import pauses
 from medevac.core.actions import AnyAction, GiveBack, Isolate, JudgeCheckpoint, Page, VerifyCheckpoint
 from medevac.core.events import ActionSettled, AnyEvent
 from medevac.ports.clock import Clock
-from medevac.ports.errors import BadReply, OutcomeUnknown, Refused, Unavailable, Unsupported
+from medevac.ports.errors import BadReply, NoRoomError, OutcomeUnknown, Refused, Unavailable, Unsupported
 
 Record: TypeAlias = Callable[[tuple[AnyEvent, ...]], Awaitable[object]]
 """Writes events into the log; returns when they are durable."""
 
-Outcome: TypeAlias = Literal["done", "refused", "unsupported", "unknown"]
+Outcome: TypeAlias = Literal["done", "refused", "no-room", "unsupported", "unknown"]
 log = structlog.get_logger(__name__)
 
 
@@ -79,7 +79,8 @@ class Performer:
                         await self._record(told)
                     events = await self._deeds.do(action)
             except Refused as problem:
-                return await self._settled(action, "refused", str(problem))
+                outcome: Outcome = "no-room" if isinstance(problem, NoRoomError) else "refused"
+                return await self._settled(action, outcome, str(problem))
             except Unsupported as problem:
                 return await self._settled(action, "unsupported", str(problem))
             except (Unavailable, OutcomeUnknown, BadReply) as problem:

@@ -93,10 +93,13 @@ class StartAttempt(Action, frozen=True, kw_only=True, tag=True):
 
 
 class HoldJob(Action, frozen=True, kw_only=True, tag=True):
-    """Keep the job from starting: `purpose` recovery (ours to release) or person (waits for one)."""
+    """Keep the job from starting: `purpose` recovery (ours to release) or person (waits for one). `array`: `job` names
+    an array, of which every task is held that waits; what runs goes on.
+    """
 
     job: str
     purpose: Literal["recovery", "person"]
+    array: bool = False
 
 
 class ReleaseJob(Action, frozen=True, kw_only=True, tag=True):

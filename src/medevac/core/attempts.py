@@ -35,7 +35,7 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
         case OrderGiven():
             return [_of(event.target, f"order-{event.what}", f"by order of {event.who}")]
         case ActionSettled():
-            return _settled(view, event)
+            return _settled(view, event, policy)
     name = getattr(event, "job", "")
     job = view.jobs.get(name)
     if job is None or getattr(event, "attempt", job.attempt) != job.attempt:
@@ -85,14 +85,25 @@ def _due(name: str, job: Job, view: View) -> list[Trigger]:
     return [_of(name, "due", "its time is up")] if job.until is not None and view.now >= job.until else []
 
 
-def _settled(view: View, event: ActionSettled) -> list[Trigger]:
+def _settled(view: View, event: ActionSettled, policy: Policy) -> list[Trigger]:
     action = view.settled
-    if event.outcome in {"refused", "unsupported"}:
+    if event.outcome in {"refused", "no-room", "unsupported"}:
         if isinstance(action, StartAttempt):
-            return [_of(action.job, "refused", event.why)]
+            return [_refused(view.jobs[action.job], event, policy)]
         if isinstance(action, VerifyCheckpoint):
             return [_of(action.job, "bad-checkpoint", event.why)]
     return []
+
+
+def _refused(job: Job, event: ActionSettled, policy: Policy) -> Trigger:
+    """Too little in service passes by itself, a no that is said again and again does not."""
+    name = job.spec.job
+    if event.outcome == "no-room":
+        return _of(name, "no-place", event.why)
+    times = job.denials + 1 if job.denied == "refused" else 1
+    if times < policy.recovery.refused_starts:
+        return _of(name, "refused", event.why)
+    return _of(name, "refused-often", f"its start was refused {times} times in a row: {event.why}")
 
 
 def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: Diagnosis | None) -> Trigger:

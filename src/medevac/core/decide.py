@@ -134,6 +134,8 @@ def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> t
     if planned is None:
         return decision, view
     moved, actions = planned
+    if trigger in view.retried:
+        actions = tuple(action for action in actions if not harmless(action))  # done when it was held back
     held = screen(view, actions, moved.trigger, policy)
     if held and all(_known(h, view) for h in held):
         return decision, view

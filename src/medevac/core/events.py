@@ -275,10 +275,12 @@ class WatchBegan(Event, frozen=True, kw_only=True, tag=True):
 
 
 class ActionSettled(Event, frozen=True, kw_only=True, tag=True):
-    """What became of an action, as the world was read back. `unknown`: sent, unanswered, not yet readable."""
+    """What became of an action, as the world was read back. `unknown`: sent, unanswered, not yet readable; `no-room`:
+    refused while too little is in service.
+    """
 
     action: str
-    outcome: Literal["done", "refused", "unsupported", "unknown"]
+    outcome: Literal["done", "refused", "no-room", "unsupported", "unknown"]
     why: str = ""
 
 

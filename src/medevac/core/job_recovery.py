@@ -13,6 +13,8 @@ TRANSITIONS = (
     *rows(("starting",), "started", "proving", says="its ranks are there"),
     *rows((*WAITS, "held", "gave-up"), "started", "proving", says="the scheduler, or a person, ran it again"),
     *rows(("starting",), "refused", "backing-off", says="the scheduler said no"),
+    *rows(("starting",), "no-place", "backing-off", "page", "too little is in service for it"),
+    *rows(("starting",), "refused-often", "held", "hold", "the scheduler says no again and again"),
     *rows(("proving",), "progress", "running", "recovered", "its step passed the best earlier one"),
     *rows((*RUNS, "starting"), "pre-failure", "leaving", "ask", "a GPU of it is likely to fail"),
     *rows((*RUNS, "starting", "leaving"), "critical", "stopping", "stop", "a GPU of it failed"),

@@ -63,7 +63,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 class Job(Struct, frozen=True, kw_only=True):
     """One job. `best` is the furthest sound step of earlier attempts, `reached` of this one; `unproven` how many
     attempts in a row ended without passing `best`; `bad` the (attempt, step) pairs where NaN or infinity showed,
-    `bad_rank` the rank that said so last.
+    `bad_rank` the rank that said so last; `denied` why its last starts came to nothing (no-place, refused), `denials`
+    how many in a row.
     """
 
     spec: JobSubmitted
@@ -82,6 +83,8 @@ class Job(Struct, frozen=True, kw_only=True):
     rank_steps: Map[int, int] = Map()
     restarts: int = 0
     unproven: int = 0
+    denied: str = ""
+    denials: int = 0
     bad: tuple[tuple[int, int], ...] = ()
     bad_rank: int | None = None
     culprits: tuple[str, ...] = ()

@@ -104,6 +104,8 @@ class Recovery(Data, frozen=True, kw_only=True):
     drain_deadline_s: float = 60.0
     stop_grace_s: float = 2.0
     retry_s: float = 5.0
+    retry_most_s: float = 60.0
+    refused_starts: int = 8
     same_gpu_crashes: int = 2
     user_code_exits: tuple[int, ...] = (2, 126, 127)
 

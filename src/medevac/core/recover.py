@@ -30,6 +30,7 @@ from medevac.core.view import View, ordered
 
 GAVE_UP = 4
 HANDS_ON = {"no-progress", "too-many"}
+DENIALS = {"no-place", "refused"}
 
 
 def step(view: View, trigger: Trigger, policy: Policy) -> tuple[Moved, tuple[AnyAction, ...]] | None:
@@ -150,8 +151,9 @@ def _until(job: Job, target: str, trigger: Trigger, view: View, policy: Policy) 
         return None
     if trigger.on in {"submitted", "order-release"}:
         return view.now
-    if trigger.on in {"no-place", "refused"}:
-        return view.now + recovery.retry_s
+    if trigger.on in DENIALS:
+        before = job.denials if job.denied == trigger.on else 0
+        return view.now + min(recovery.retry_s * 2 ** min(before, 16), recovery.retry_most_s)
     return view.now + recovery.backoff_s[min(job.unproven, len(recovery.backoff_s) - 1)]
 
 
@@ -161,9 +163,10 @@ def _nothing(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[Any
 
 def _start(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
     name, attempt = job.spec.job, job.attempt + 1
+    when = f"{attempt}/{job.since:.3f}" if job.denied else f"{attempt}"
     resume = job.chosen if trigger.on == "good-checkpoint" else None
     start = StartAttempt(
-        id=f"{name}/start/{attempt}",
+        id=f"{name}/start/{when}",
         cause=trigger.cause,
         reason="from nothing" if resume is None else f"from step {resume}, the newest checkpoint known clean",
         job=name,
@@ -171,7 +174,7 @@ def _start(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAc
         ranks=places(job, view, policy) or (),
         resume_from=resume,
     )
-    return [*_pointed(job, policy, resume, str(attempt), "what the next attempt loads"), start]
+    return [*_pointed(job, policy, resume, when, "what the next attempt loads"), start]
 
 
 def _verify(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
@@ -219,9 +222,9 @@ def _ask(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyActi
 
 
 def _page(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
-    if job.on == trigger.on:
+    if job.denied == trigger.on:
         return []
-    text = f"job {job.spec.job}: no healthy GPU is left to run it on"
+    text = f"job {job.spec.job}: {trigger.why or 'no healthy GPU is left to run it on'}"
     return [Page(id=f"{job.spec.job}/page/{view.seq}", level="warning", text=text)]
 
 
@@ -248,13 +251,14 @@ def _give_up(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[Any
     return [Page(id=f"{name}/page/{view.seq}", level="critical", text=text), finish]
 
 
-def _hold(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
-    name = job.spec.job
-    text = f"job {name}: no checkpoint is known clean; `medevac release {name} --resume-from STEP` lets it go on"
-    why, when = "no checkpoint is known clean", f"{job.since:.3f}"
+def _hold(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:
+    name, when = job.spec.job, f"{job.since:.3f}"
+    unclean = trigger.on == "no-clean"
+    why = "no checkpoint is known clean" if unclean else trigger.why
+    text = f"job {name}: {why}; `medevac release {name}{' --resume-from STEP' if unclean else ''}` lets it go on"
     hold = HoldJob(id=f"{name}/hold/{when}", job=name, purpose="person", reason=why)
     page = Page(id=f"{name}/page/{view.seq}", level="critical", text=text)
-    return [*_pointed(job, policy, None, f"hold/{when}", why), hold, page]
+    return [*(_pointed(job, policy, None, f"hold/{when}", why) if unclean else ()), hold, page]
 
 
 def _release(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001

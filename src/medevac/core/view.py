@@ -45,6 +45,7 @@ from medevac.core.progress import HangRule, Pace
 T = TypeVar("T")
 MOST_ENVIRONMENT = 64
 MOST_INCIDENTS = 500
+DENIED = {"no-place", "refused", "refused-often"}
 GOES_ON = {"due", "nothing-saved", "good-checkpoint", "no-clean"}
 
 
@@ -321,8 +322,10 @@ def _settles(moved: Trigger, held: Trigger) -> bool:
 
 
 def _moved(job: Job, moved: Moved, at: float) -> Job:
-    over = job.state in ALIVE and moved.target not in ALIVE
-    if over and moved.trigger.on != "refused":
+    denied = moved.trigger.on in DENIED
+    if denied:
+        job = _denied(job, moved)
+    if job.state in ALIVE and moved.target not in ALIVE and not denied:
         passed = job.passed()
         spared = job.on in {"critical", "pre-failure", "suspect-resume"}
         job = replace(
@@ -340,7 +343,20 @@ def _moved(job: Job, moved: Moved, at: float) -> Job:
         on, why = job.on, f"{job.why}; it did not leave in time"
     if on == "order-release":
         job = replace(job, restarts=0, unproven=0)
+    if on in {"order-release", "started"}:
+        job = replace(job, denied="", denials=0)
     return replace(job, state=moved.target, since=at, until=moved.until, on=on, why=why, cause=cause)
+
+
+def _denied(job: Job, moved: Moved) -> Job:
+    """A start that came to nothing is no attempt: numbers go on from the last one that ran."""
+    on = moved.trigger.on
+    return replace(
+        job,
+        attempt=job.attempt - (moved.source == "starting"),
+        denied=on,
+        denials=job.denials + 1 if job.denied == on else 1,
+    )
 
 
 def _begun(job: Job, action: StartAttempt | AttemptStarted) -> Job:

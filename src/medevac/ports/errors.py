@@ -15,6 +15,10 @@ class Refused(PortError):
     """The other side understood and said no: do not retry the same."""
 
 
+class NoRoomError(Refused):
+    """Refused as things stand: too little is in service. It may be asked again later."""
+
+
 class Unsupported(PortError):
     """This backend cannot do it, now or ever."""
 

@@ -185,10 +185,10 @@ async def test_a_refusal_is_settled_and_decided_on(world: World, problem: Except
     world.faulty["scheduler"].before["start"] = [problem]
     await world.submit()
     running = asyncio.create_task(world.run())
-    await world.started(2)
-    world.cluster.end("train", 2)
+    await world.started()
+    world.cluster.end("train", 1)
     await running
-    assert await world.outcomes("/start/1") == [outcome]
+    assert await world.outcomes("/start/1") == [outcome, "done"]
 
 
 async def test_an_attempt_that_never_ran_is_stopped_by_saying_so(world: World) -> None:

@@ -9,8 +9,8 @@ import pytest
 from medevac.cli.main import main
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(words) == 2
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 2) -> str:
+    assert main(words) == code
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
@@ -51,7 +51,7 @@ def test_a_policy_with_an_unknown_key_names_file_and_key(tmp_path: Path, capsys:
 
 def test_a_file_that_is_no_store_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "medevac.db").write_text("something else, longer than the header of a database")
-    assert "medevac.db" in said(capsys, "run", "--state-dir", str(tmp_path), "--", "true")
+    assert "medevac.db" in said(capsys, "run", "--state-dir", str(tmp_path), "--", "true", code=3)
 
 
 @pytest.mark.parametrize("order", [("stop", "train"), ("release", "train"), ("return", "GPU-1"), ("pause",)])

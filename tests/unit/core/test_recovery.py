@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.core.builders import CLUSTER, DEMO, Told, changed, kinds, running, sealed, xid
 
 from medevac.core import events as ev
-from medevac.core.actions import FinishJob, PointClean, StopAttempt
+from medevac.core.actions import FinishJob, Page, PointClean, StopAttempt
 
 
 def end(told: Told, at: float, code: int = 1, why: str = "") -> list[object]:
@@ -93,14 +93,71 @@ def test_a_job_that_ended_well_on_a_gpu_in_doubt_did_not_end_well() -> None:
 def test_a_start_that_the_scheduler_refuses_is_no_attempt_without_progress() -> None:
     told = running(Told(DEMO))
     end(told, 100.0)
-    for at in range(200, 210):
-        told.tell(ev.TimePassed(at=float(at * 10)))
-        told.settle(at * 10.0, "refused")
-    assert told.view.jobs["job"].unproven == 0
-    assert told.view.jobs["job"].restarts == 1
+    denied(told, "refused", 5)
+    job = told.view.jobs["job"]
+    assert (job.unproven, job.restarts, job.attempt) == (0, 1, 1)
     again(told)
     end(told, 5000.0)
     assert told.view.jobs["job"].state == "backing-off"
+    assert told.view.jobs["job"].denials == 0
+
+
+def denied(told: Told, outcome: str, times: int) -> tuple[list[float], list[str]]:
+    """The job's next starts come to nothing; how long each wait was, and what was done at the last answer."""
+    waits, done = [], []
+    for _ in range(times):
+        due = told.view.deadline() or 0.0
+        waits.append(round(due - told.view.now, 3))
+        told.tell(ev.TimePassed(at=due))
+        (start,) = [name for name in told.view.pending if "/start/" in name]
+        done = kinds(told.tell(ev.ActionSettled(at=due, action=start, outcome=outcome)).actions)  # type: ignore[arg-type]
+    return waits, done
+
+
+def test_a_job_whose_starts_are_refused_again_and_again_waits_for_a_person() -> None:
+    told = running(Told(DEMO))
+    end(told, 100.0)
+    waits, done = denied(told, "refused", 8)
+    assert waits == [1.0, 5.0, 10.0, 20.0, 40.0, 60.0, 60.0, 60.0]
+    assert done == ["HoldJob", "Page"]
+    assert told.view.jobs["job"].state == "held"
+    assert told.view.deadline() is None
+    told.tell(ev.OrderGiven(at=2000.0, what="release", who="alex", target="job"))
+    assert denied(told, "refused", 7)[1] == []
+
+
+def test_where_too_little_is_in_service_it_is_paged_once_and_tried_for_ever() -> None:
+    told = running(Told(DEMO))
+    end(told, 100.0)
+    assert denied(told, "no-room", 1)[1] == ["Page"]
+    assert denied(told, "no-room", 20) == ([5.0, 10.0, 20.0, 40.0, *[60.0] * 16], [])
+    assert len({name for name in told.view.pending if "/page/" in name}) == 1
+    again(told)
+    assert told.view.jobs["job"].attempt == 2
+
+
+def test_a_checkpoint_that_is_verified_again_pages_no_second_time() -> None:
+    told = running(Told(DEMO), ranks=12)
+    told.tell(sealed(told, 10, 3.0))
+    end(told, 5.0)
+    pages = []
+    for node in range(4):
+        told.tell(*(xid(79, f"g{node}{gpu}", 20.0) for gpu in range(3)))
+        told.settle(20.5)
+    for _ in range(3):
+        told.tell(ev.TimePassed(at=max(told.view.deadline() or 0.0, told.view.now)))
+        verified = told.tell(ev.CheckpointVerified(at=told.view.now, job="job", step=10, ok=True))
+        pages += [action for action in verified.actions if isinstance(action, Page) and "job job" in action.text]
+        told.settle(told.view.now)
+    assert told.view.jobs["job"].denied == "no-place"
+    assert len(pages) == 1
+
+
+def test_what_was_paged_while_paused_is_not_paged_again() -> None:
+    told = running(Told(DEMO))
+    told.tell(ev.OrderGiven(at=5.0, what="pause", who="alex"))
+    assert kinds(told.tell(xid(79, "g32", 10.0)).actions) == ["Page"]
+    assert kinds(told.tell(ev.OrderGiven(at=20.0, what="resume", who="alex")).actions) == ["Isolate"]
 
 
 def stops(told: Told) -> list[object]:

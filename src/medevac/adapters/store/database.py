@@ -88,7 +88,7 @@ def open_writer(path: Path, *, create: bool) -> tuple[Engine, str]:
     elif not path.is_file():
         raise _missing(path)
     engine = connect(path, "mode=rwc" if create else "mode=rw")
-    with _kept(engine), _as_config(path), translated(path), _alone(path.parent):
+    with _kept(engine), _bad_file(path, ConfigError), translated(path), _alone(path.parent):
         _prepare(engine, path)
         return engine, _identity(engine)
 
@@ -97,14 +97,14 @@ def open_reader(path: Path) -> tuple[Engine, str]:
     """A store to read from, and its identity; makes nothing that stays.
 
     A folder that this user cannot write, with no writer at work, is read as the plain file it is. Raises
-    `ConfigError` (no store there, no store of ours, another schema), `Unavailable`.
+    `ConfigError` (no store there, no store of ours, another schema), `UnreadableError`, `Unavailable`.
     """
     if not path.is_file():
         raise _missing(path)
     wal = path.with_name(path.name + "-wal")
     lone = not wal.exists() and not os.access(path.parent, os.W_OK)
     engine = connect(path, "mode=ro&immutable=1" if lone else "mode=ro")
-    with _kept(engine), _as_config(path), translated(path):
+    with _kept(engine), _bad_file(path, UnreadableError), translated(path):
         with engine.begin() as link:
             _check(link, path, need_newest=True)
         return engine, _identity(engine)
@@ -195,12 +195,12 @@ def _kept(engine: Engine) -> Iterator[None]:
 
 
 @contextmanager
-def _as_config(path: Path) -> Iterator[None]:
-    """A bad file is, while opening, one that a person has to see to."""
+def _bad_file(path: Path, kind: type[ConfigError]) -> Iterator[None]:
+    """A bad file is, while opening, a path that the user got wrong, or an input that cannot be read."""
     try:
         yield
     except BadReply as error:
-        raise UnreadableError(str(path), str(error).removeprefix(f"{path}: ")) from error
+        raise kind(str(path), str(error).removeprefix(f"{path}: ")) from error
 
 
 @contextmanager

@@ -110,7 +110,7 @@ class SlurmScheduler:
         found: dict[str, str] = {}
         for job in await self.look.jobs(fresh=True):
             mark = hold_mark(job.admin_comment)
-            if mark and not watching.finished(job) and (mark.by == "hold" or (job.held and job.state in WAITS)):
+            if mark and job.held and not watching.finished(job) and (mark.by == "hold" or job.state in WAITS):
                 found[self.name_of(job)] = mark.purpose
         return found
 

@@ -16,7 +16,7 @@ from medevac.adapters.schedulers.slurm.memory import JobMemory
 from medevac.adapters.schedulers.slurm.values import BETWEEN, RUNS, WAITS, SlurmJob
 from medevac.core.actions import ReleaseJob, StartAttempt
 from medevac.core.events import AttemptStarted, Node
-from medevac.ports.errors import OutcomeUnknown, Refused
+from medevac.ports.errors import NoRoomError, OutcomeUnknown, Refused
 
 if TYPE_CHECKING:
     from medevac.adapters.schedulers.slurm.adapter import SlurmScheduler
@@ -55,7 +55,7 @@ class Starts:
 
     async def _check(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> None:
         mark = hold_mark(job.admin_comment)
-        if mark and mark.by == "hold":
+        if mark and mark.by == "hold" and job.held:
             raise Refused(f"job {job.id} is held ({mark.purpose}); release it first")
         if job.state in WAITS and job.held and mark is None:
             raise Refused(f"job {job.id} is held by a person or by Slurm ({job.reason}); scontrol release {job.id}")
@@ -82,7 +82,7 @@ class Starts:
         nodes = (await self._slurm.look.nodes()).values()
         left = [node for node in nodes if node.usable and node.name not in excluded and _in(node.partitions, job)]
         if len(left) < job.node_count:
-            raise Refused(
+            raise NoRoomError(
                 f"job {job.id} needs {job.node_count} nodes; {len(left)} are in service for it in {job.partition}"
             )
 
