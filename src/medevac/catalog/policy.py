@@ -17,7 +17,7 @@ from medevac.core.evidence import MOST_FACTS
 from medevac.core.policy import Absent, Policy, Predicate, Rule, Seen
 
 SHIPPED = ("standard", "local", "demo")
-SECTIONS = ("budget", "recovery", "hang", "lineage", "correlation")
+SECTIONS = ("budget", "recovery", "hang", "lineage", "correlation", "mending")
 SHARES = ("cluster_share", "rack_share", "nvlink_share", "floor_share")
 
 
@@ -88,9 +88,15 @@ def _collect(where: str, rows: Any, found: dict[str, Rule]) -> None:
 
 
 def _expanded(rules: tuple[Rule, ...], catalog: Catalog) -> tuple[Rule, ...]:
-    """Buckets turned into codes: those of the catalog in the bucket that no rule names itself."""
+    """Buckets turned into codes: those of the catalog in the bucket that no rule names itself.
+
+    A rule whose buckets have none left is left out: without codes it would mean all of them.
+    """
     named = {code for rule in rules for p in rule.when if isinstance(p, Seen | Absent) for code in p.codes}
-    return tuple(_with_codes(rule, named, catalog) for rule in rules)
+    filled = (_with_codes(rule, named, catalog) for rule in rules)
+    return tuple(
+        rule for rule in filled if not any(isinstance(p, Seen) and p.buckets and not p.codes for p in rule.when)
+    )
 
 
 def _with_codes(rule: Rule, named: set[int], catalog: Catalog) -> Rule:

@@ -12,6 +12,7 @@ from medevac.cli.history import History, kind, read
 from medevac.cli.output import moment, print_json, print_rows
 from medevac.core.jobs import Job
 from medevac.core.node_lifecycle import IN_SERVICE
+from medevac.core.view import Device
 
 Rows = list[dict[str, Any]]
 
@@ -34,6 +35,7 @@ def status(*, state_dir: Path | None = None, json: Annotated[bool, Parameter(neg
     for title, rows in (
         ("Jobs", now["jobs"]),
         ("Out of service", now["devices"]),
+        ("Restricted", now["restricted"]),
         ("Open incidents", now["incidents"]),
         ("Held back", now["held"]),
         ("Under way", now["pending"]),
@@ -45,7 +47,9 @@ def status(*, state_dir: Path | None = None, json: Annotated[bool, Parameter(neg
 
 
 def as_json(history: History) -> dict[str, Any]:
-    """The object of --json: `at` (unix seconds), `paused`, and lists: jobs, devices, incidents, held, pending."""
+    """The object of --json: `at` (unix seconds), `paused`, and lists: jobs, devices (out of service), restricted,
+    incidents, held, pending.
+    """
     view, names = history.view, history.names
     devices = sorted(view.devices.values(), key=lambda device: device.name)
     incidents: Rows = [
@@ -74,17 +78,24 @@ def as_json(history: History) -> dict[str, Any]:
         "at": view.now,
         "paused": view.paused,
         "jobs": [_job(history, job) for _, job in sorted(view.jobs.items())],
-        "devices": [
-            {"name": d.name, "where": names.gpu(d.name), "state": d.state, "since": d.since, "incident": d.cause}
-            for d in devices
-            if d.state not in IN_SERVICE
-        ],
+        "devices": [_device(history, d) for d in devices if d.state not in IN_SERVICE],
+        "restricted": [_device(history, d) for d in devices if d.state in IN_SERVICE and d.state != "healthy"],
         "incidents": incidents,
         "held": held,
         "pending": [
             {"action": key, "kind": kind(action), "what": names.action(action)}
             for key, action in sorted(view.pending.items())
         ],
+    }
+
+
+def _device(history: History, device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "where": history.names.gpu(device.name),
+        "state": device.state,
+        "since": device.since,
+        "incident": device.cause,
     }
 
 

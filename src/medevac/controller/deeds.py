@@ -14,7 +14,9 @@ from medevac.core.actions import (
     Page,
     PointClean,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
     VerifyCheckpoint,
@@ -82,11 +84,17 @@ class Deeds:
                 await self._order(action)
         return ()
 
-    async def _order(self, action: Isolate | GiveBack | RequestCheckpoint | HoldJob | ReleaseJob) -> None:
+    async def _order(
+        self, action: Isolate | Restrict | Repair | GiveBack | RequestCheckpoint | HoldJob | ReleaseJob
+    ) -> None:
         scheduler = self._scheduler
         match action:
             case Isolate():
                 await scheduler.isolate(action)
+            case Restrict():
+                await scheduler.restrict(action)
+            case Repair():
+                await scheduler.repair(action)
             case GiveBack():
                 await scheduler.give_back(action)
             case RequestCheckpoint():

@@ -15,7 +15,16 @@ import structlog
 
 from medevac.controller.deeds import Deeds
 from medevac.controller.patience import pauses
-from medevac.core.actions import AnyAction, GiveBack, Isolate, JudgeCheckpoint, Page, VerifyCheckpoint
+from medevac.core.actions import (
+    AnyAction,
+    GiveBack,
+    Isolate,
+    JudgeCheckpoint,
+    Page,
+    Repair,
+    Restrict,
+    VerifyCheckpoint,
+)
 from medevac.core.events import ActionSettled, AnyEvent
 from medevac.ports.clock import Clock
 from medevac.ports.errors import BadReply, NoRoomError, OutcomeUnknown, Refused, Unavailable, Unsupported
@@ -107,8 +116,10 @@ class Performer:
 def subject_of(action: AnyAction) -> str:
     """What must not be acted on twice at a time. Long reads and verdicts do not hold up the job's processes."""
     match action:
-        case Isolate() | GiveBack():
+        case Isolate() | Restrict() | GiveBack():
             return f"device {action.gpu or action.node}"
+        case Repair():
+            return f"repair of {action.gpu or action.node}"
         case VerifyCheckpoint():
             return f"files of {action.job}"
         case JudgeCheckpoint():

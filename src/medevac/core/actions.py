@@ -31,8 +31,23 @@ class Isolate(Action, frozen=True, kw_only=True, tag=True):
     gpu: str = ""
 
 
+class Restrict(Action, frozen=True, kw_only=True, tag=True):
+    """Leave a GPU (or a whole node, `gpu` empty) in service, and let work prefer others."""
+
+    node: str
+    gpu: str = ""
+
+
+class Repair(Action, frozen=True, kw_only=True, tag=True):
+    """Mend what is isolated, once nothing runs there; done when it is in service again."""
+
+    node: str
+    how: Literal["reset", "reboot"]
+    gpu: str = ""
+
+
 class GiveBack(Action, frozen=True, kw_only=True, tag=True):
-    """Undo an Isolate of ours."""
+    """Undo an Isolate or Restrict of ours."""
 
     node: str
     gpu: str = ""
@@ -124,6 +139,8 @@ class Page(Action, frozen=True, kw_only=True, tag=True):
 
 AnyAction: TypeAlias = (
     Isolate
+    | Restrict
+    | Repair
     | GiveBack
     | RequestCheckpoint
     | StopAttempt

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec.structs import replace
 
 from medevac.core import attempts, recover
-from medevac.core.actions import AnyAction, GiveBack, Isolate, Page
+from medevac.core.actions import AnyAction, GiveBack, Isolate, Page, Repair, Restrict
 from medevac.core.correlate import caused, correlate, is_new
 from medevac.core.decision import Decision, Diagnosed, Finding, Held, Moved, Trigger
 from medevac.core.events import (
@@ -43,7 +45,7 @@ LINEAGE = (
     | ActionSettled
     | OrderGiven
 )
-RESPONSES = {"hard": "critical", "soft": "pre-failure"}
+RESPONSES = {"hard": "critical", "soft": "pre-failure", "restrict": "low-score"}
 
 
 def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
@@ -115,22 +117,49 @@ def _triggers(view: View, event: AnyEvent, decision: Decision, policy: Policy) -
             )
     verdict = decision.diagnoses[0].verdict if decision.diagnoses else None
     own = attempts.triggers(view, event, policy, verdict)
-    return [*hardware, *_of_device(view, event), *jobs, *own, *view.retried]
+    return [*hardware, *_of_device(view, event, policy), *jobs, *own, *view.retried]
 
 
-def _of_device(view: View, event: AnyEvent) -> list[Trigger]:
+def _of_device(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
     if isinstance(event, OrderGiven) and event.what == "return":
         return [Trigger(machine="device", who=event.target, on="order-return", why=f"by order of {event.who}")]
     action = view.settled
     if isinstance(event, ActionSettled) and isinstance(action, Isolate | GiveBack):
         on = "settled" if event.outcome == "done" else "refused"
-        return [Trigger(machine="device", who=action.gpu or action.node, on=on, why=event.why, cause=action.cause)]
+        told = Trigger(machine="device", who=action.gpu or action.node, on=on, why=event.why, cause=action.cause)
+        how = _mends(view, told, policy) if isinstance(action, Isolate) and on == "settled" else ""
+        return [told, replace(told, on="mendable", why=f"a {how} may mend it")] if how else [told]
+    if isinstance(event, ActionSettled) and isinstance(action, Repair) and event.outcome != "unsupported":
+        on = "mended" if event.outcome == "done" else "not-mended"
+        return [
+            Trigger(
+                machine="device",
+                who=action.gpu or action.node,
+                on=on,
+                why=event.why or action.reason,
+                cause=action.cause,
+            )
+        ]
     return []
+
+
+def _mends(view: View, isolated: Trigger, policy: Policy) -> Literal["", "reset", "reboot"]:
+    """What may bring back what was taken out, by the findings about it: a reboot resets its GPUs as well."""
+    device, incident = view.device(isolated.who), view.incidents.get(isolated.cause)
+    if incident is None or (device.mended and view.now - device.mended < policy.mending.again_s):
+        return ""
+    found = {finding.mends for finding in incident.findings if finding.part.name == isolated.who}
+    for how in ("reboot", "reset"):
+        if how in found:
+            return how if how in policy.mending.automatic else ""
+    return ""
 
 
 def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> tuple[Decision, View]:
     """One trigger followed through its state machine and the guards."""
-    planned = _device_step(view, trigger) if trigger.machine == "device" else recover.step(view, trigger, policy)
+    planned = (
+        _device_step(view, trigger, policy) if trigger.machine == "device" else recover.step(view, trigger, policy)
+    )
     if planned is None:
         return decision, view
     moved, actions = planned
@@ -162,7 +191,7 @@ def _with(decision: Decision, change: Decision) -> Decision:
     )
 
 
-def _device_step(view: View, trigger: Trigger) -> tuple[Moved, tuple[AnyAction, ...]] | None:
+def _device_step(view: View, trigger: Trigger, policy: Policy) -> tuple[Moved, tuple[AnyAction, ...]] | None:
     device = view.device(trigger.who)
     transition = DEVICE.step(device.state, trigger.on)
     if transition is None:
@@ -179,10 +208,18 @@ def _device_step(view: View, trigger: Trigger) -> tuple[Moved, tuple[AnyAction, 
             text = f"{trigger.who} on {device.node} must be taken out: {trigger.why}"
             page = Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same)
             actions = (Isolate(id=name, node=device.node, gpu=gpu, mode="hard", **same), page)
+        case "restrict":
+            name = f"{trigger.who}/restrict/{device.since:.3f}"
+            actions = (Restrict(id=name, node=device.node, gpu=gpu, **same),)
+        case "repair":
+            how = _mends(view, trigger, policy)
+            name = f"{trigger.who}/repair/{device.since:.3f}"
+            actions = (Repair(id=name, node=device.node, gpu=gpu, how=how, **same),) if how else ()
         case "give-back":
             actions = (GiveBack(id=f"{trigger.who}/give-back/{view.seq}", node=device.node, gpu=gpu, **same),)
         case "page":
-            text = f"{trigger.who} on {device.node}: the scheduler refused: {trigger.why}"
+            said = "its repair failed" if trigger.on == "not-mended" else "the scheduler refused"
+            text = f"{trigger.who} on {device.node}: {said}: {trigger.why}"
             actions = (Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same),)
     return Moved(trigger=trigger, source=device.state, target=transition.target), actions
 

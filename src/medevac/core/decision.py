@@ -43,8 +43,9 @@ class Finding(Struct, frozen=True, kw_only=True):
     part: Part
     severity: Severity
     meaning: str
-    response: Literal["none", "watch", "soft", "hard", "page"] = "none"
+    response: Literal["none", "watch", "restrict", "soft", "hard", "page"] = "none"
     repair: str = ""
+    mends: Literal["", "reset", "reboot"] = ""
     at: float = 0.0
     doubt_from: float | None = None
     clauses: tuple[Clause, ...] = ()
@@ -67,8 +68,8 @@ class Incident(Struct, frozen=True, kw_only=True):
     closed: bool = False
 
     def isolates(self) -> bool:
-        """A finding of it takes something out of service."""
-        return any(finding.response in {"soft", "hard"} for finding in self.findings)
+        """A finding of it takes something out of service, or restricts it."""
+        return any(finding.response in {"restrict", "soft", "hard"} for finding in self.findings)
 
 
 class Diagnosed(Struct, frozen=True, kw_only=True):

@@ -61,7 +61,7 @@ class Evidence(Struct, frozen=True, kw_only=True):
             before = before[:-1]
         rose = bool(before) and new.dbe > before[-1].dbe
         sound_at = self.sound_at if rose else new.at
-        return msgspec.structs.replace(self, readings=(*before, new)[-MOST_READINGS:], sound_at=sound_at)
+        return msgspec.structs.replace(self, readings=_bounded((*before, new)), sound_at=sound_at)
 
     def count(self, kind: str, codes: tuple[int, ...], since: float) -> tuple[Fact, ...]:
         """The facts of this kind and these codes (all, where none is named) since then."""
@@ -91,6 +91,22 @@ def fact_key(event: FaultSeen) -> str:
     places = [f"{name}={event.details[name]}" for name in PLACES if event.details.get(name) is not None]
     when = int(event.at // 86400) if places else int(event.at)
     return "|".join([event.kind, str(event.code), *places, str(when)])
+
+
+def _bounded(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
+    """At the bound every other of the older half goes: growth over days stays whole, only its hours grow coarse. What
+    stands on either side of a reset stays.
+    """
+    if len(readings) <= MOST_READINGS:
+        return readings
+    older, newer = readings[: MOST_READINGS // 2], readings[MOST_READINGS // 2 :]
+    falls = {i for i in range(1, len(readings)) if _fell(readings[i - 1], readings[i])}
+    kept = tuple(r for i, r in enumerate(older) if i % 2 == 0 or i in falls or i + 1 in falls)
+    return (*kept, *newer)[-MOST_READINGS:]
+
+
+def _fell(one: Reading, other: Reading) -> bool:
+    return other.sbe < one.sbe or other.dbe < one.dbe or other.remapped_rows < one.remapped_rows
 
 
 def _same(one: Reading, other: Reading) -> bool:

@@ -61,7 +61,7 @@ def _monitor_only(view: View, action: AnyAction, policy: Policy) -> Said | None:
 
 
 def _ownership(view: View, action: AnyAction, policy: Policy) -> Said | None:  # noqa: ARG001
-    if isinstance(action, GiveBack) and view.device(action.gpu or action.node).state not in OUT:
+    if isinstance(action, GiveBack) and view.device(action.gpu or action.node).state not in {*OUT, "restricted"}:
         return Said(why="it was not taken out by Medevac")
     return None
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from medevac.core.decision import Struct
+import msgspec
+
+
+class Struct(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The shape of the values here: weights are what a person writes."""
 
 
 class Condition(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 
 from medevac.core.decision import Severity
 from medevac.core.events import Value
+from medevac.core.health_score import Weights
 from medevac.core.progress import HangRule
 
 Counter: TypeAlias = Literal["sbe", "dbe", "remapped_rows"]
@@ -63,20 +64,30 @@ class OverPeers(Data, frozen=True, kw_only=True, tag_field="is", tag="over-peers
     within_s: float = 3600.0
 
 
-Predicate: TypeAlias = Seen | Absent | Rose | Total | OverPeers
+class HealthUnder(Data, frozen=True, kw_only=True, tag_field="is", tag="health-under"):
+    """The health score is certainly under `score`: what was not measured takes nothing away."""
+
+    score: float
+    weights: Weights = Weights()
+
+
+Predicate: TypeAlias = Seen | Absent | Rose | Total | OverPeers | HealthUnder
 
 
 class Rule(Data, frozen=True, kw_only=True):
-    """All predicates of `when` hold about one part: a finding. `doubts`: its computations may have been wrong."""
+    """All predicates of `when` hold about one part: a finding. `doubts`: its computations may have been wrong;
+    `mends`: what may bring the part back by itself.
+    """
 
     id: str
     meaning: str
     severity: Severity
     source: str
     when: tuple[Predicate, ...]
-    response: Literal["none", "watch", "soft", "hard", "page"] = "none"
+    response: Literal["none", "watch", "restrict", "soft", "hard", "page"] = "none"
     pages: bool = False
     repair: str = ""
+    mends: Literal["", "reset", "reboot"] = ""
     doubts: bool = False
     family: str = ""
 
@@ -126,6 +137,15 @@ class Correlation(Data, frozen=True, kw_only=True):
     environment_s: float = 1800.0
 
 
+class Mending(Data, frozen=True, kw_only=True):
+    """Which repairs are ordered by themselves for what was taken out hard. What was mended and fails within `again_s`
+    is left to a person.
+    """
+
+    automatic: tuple[Literal["reset", "reboot"], ...] = ()
+    again_s: float = 86_400.0
+
+
 class Policy(Data, frozen=True, kw_only=True):
     """All of it. `name` and `digest` stand in each decision."""
 
@@ -138,3 +158,4 @@ class Policy(Data, frozen=True, kw_only=True):
     hang: HangRule = HangRule()
     lineage: Lineage = Lineage()
     correlation: Correlation = Correlation()
+    mending: Mending = Mending()

@@ -8,7 +8,10 @@ from statistics import median
 from medevac.core.decision import Clause, Finding, Part
 from medevac.core.events import EccCounted, FaultSeen
 from medevac.core.evidence import Evidence, Fact
-from medevac.core.policy import Absent, Lineage, OverPeers, Policy, Predicate, Rose, Rule, Seen, Total
+from medevac.core.health_score import Condition, health_score
+from medevac.core.policy import Absent, HealthUnder, Lineage, OverPeers, Policy, Predicate, Rose, Rule, Seen, Total
+
+DAY_S = 86_400.0
 
 
 def findings(
@@ -26,7 +29,7 @@ def findings(
 def concerns(predicate: Predicate, event: FaultSeen | EccCounted) -> bool:
     """Whether an event of this kind can make the predicate true."""
     if isinstance(event, EccCounted):
-        return isinstance(predicate, Rose | Total | OverPeers)
+        return isinstance(predicate, Rose | Total | OverPeers | HealthUnder)
     if not isinstance(predicate, Seen) or predicate.kind != event.kind:
         return False
     return (not predicate.codes or event.code in predicate.codes) and _fits(predicate, event.details)
@@ -42,6 +45,7 @@ def _finding(
         meaning=rule.meaning,
         response="page" if rule.pages and rule.response == "none" else rule.response,
         repair=rule.repair,
+        mends=rule.mends,
         family=rule.family,
         at=event.at,
         doubt_from=doubt_from(event, evidence, lineage) if rule.doubts else None,
@@ -86,6 +90,21 @@ def _hold(
             )
         case OverPeers():
             return _over_peers(predicate, now, evidence, peers, part)
+        case HealthUnder():
+            high = health_score(condition(evidence, now), predicate.weights).high
+            says = "health score, at most"
+            return Clause(says=says, value=round(high, 3), limit=predicate.score) if high < predicate.score else None
+
+
+def condition(evidence: Evidence, now: float) -> Condition:
+    """What a GPU's counters tell of its health; its age and its heat are measured by nobody yet."""
+    if not evidence.readings:
+        return Condition()
+    return Condition(
+        sbe_7d=evidence.growth("sbe", now - 7 * DAY_S),
+        dbe_30d=evidence.growth("dbe", now - 30 * DAY_S),
+        retired=evidence.readings[-1].remapped_rows,
+    )
 
 
 def _over_peers(

@@ -8,7 +8,14 @@ from typing import TypeVar
 from immutables import Map
 from msgspec.structs import replace
 
-from medevac.core.actions import AnyAction, JudgeCheckpoint, PointClean, StartAttempt, StopAttempt, VerifyCheckpoint
+from medevac.core.actions import (
+    AnyAction,
+    JudgeCheckpoint,
+    PointClean,
+    StartAttempt,
+    StopAttempt,
+    VerifyCheckpoint,
+)
 from medevac.core.decision import Decision, Diagnosed, Finding, Held, Incident, Moved, Part, Struct, Trigger
 from medevac.core.events import (
     ActionSettled,
@@ -62,6 +69,7 @@ class Device(Struct, frozen=True, kw_only=True):
     state: str = DEVICE.initial
     since: float = 0.0
     cause: str = ""
+    mended: float = 0.0
 
 
 class View(Struct, frozen=True, kw_only=True):
@@ -267,11 +275,13 @@ class View(Struct, frozen=True, kw_only=True):
         view = self if len(kept) == len(self.held) else replace(self, held=Map(kept))
         if moved.trigger.machine == "job":
             return view._with_job(who, _moved(view.jobs[who], moved, at))
-        device = replace(view.device(who), state=moved.target, since=at, cause=moved.trigger.cause)
+        known = view.device(who)
+        mended = at if on == "mended" else known.mended
+        device = replace(known, state=moved.target, since=at, cause=moved.trigger.cause, mended=mended)
         view = replace(view, devices=view.devices.set(who, device))
         if moved.target in {"soft-draining", "hard-draining"}:
             view = replace(view, isolations=(*view.isolations, (at, who))[-256:])
-        return view._returned(who, at) if on == "settled" and moved.target == "healthy" else view
+        return view._returned(who, at) if on in {"settled", "mended"} and moved.target == "healthy" else view
 
     def _returned(self, name: str, at: float) -> View:
         """Repaired and given back: earlier evidence and doubt end here, incidents with nothing left out close."""

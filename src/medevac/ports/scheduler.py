@@ -10,7 +10,9 @@ from medevac.core.actions import (
     HoldJob,
     Isolate,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
 )
@@ -37,6 +39,12 @@ class Scheduler(Protocol):
         ...
 
     async def isolate(self, action: Isolate) -> None: ...
+
+    async def restrict(self, action: Restrict) -> None: ...
+
+    async def repair(self, action: Repair) -> None:
+        """Raises `OutcomeUnknown` until it is in service again, `Refused` where it does not come back."""
+        ...
 
     async def give_back(self, action: GiveBack) -> None: ...
 

@@ -16,7 +16,9 @@ from medevac.core.actions import (
     Page,
     PointClean,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
     VerifyCheckpoint,
@@ -133,11 +135,15 @@ def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:,g}" if abs(value) < 1e6 else f"{value:,.0f}"
 
 
-def _action(action: AnyAction) -> str:  # noqa: C901 - one case for each kind
+def _action(action: AnyAction) -> str:  # noqa: C901, PLR0911, PLR0912 - one case for each kind
     match action:
         case Isolate():
             how = "no work at all" if action.mode == "hard" else "no new work"
             return f"take {action.gpu or action.node} on {action.node} out ({action.mode}: {how})"
+        case Restrict():
+            return f"let work prefer others to {action.gpu or action.node} on {action.node}"
+        case Repair():
+            return f"mend {action.gpu or action.node} on {action.node} by a {action.how}"
         case GiveBack():
             return f"give {action.gpu or action.node} on {action.node} back"
         case RequestCheckpoint():

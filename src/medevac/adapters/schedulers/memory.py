@@ -17,7 +17,9 @@ from medevac.core.actions import (
     HoldJob,
     Isolate,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
 )
@@ -31,7 +33,7 @@ from medevac.core.events import (
     RankExit,
     RankPlace,
 )
-from medevac.ports.errors import Refused
+from medevac.ports.errors import Refused, Unsupported
 
 _KILLED = 137
 
@@ -112,6 +114,12 @@ class MemoryScheduler:
         target = action.gpu or action.node
         if self._first_time(action.id) and not (action.mode == "soft" and target in self.world.out):
             self.world.out[target] = action.mode
+
+    async def restrict(self, action: Restrict) -> None:
+        raise Unsupported(f"{action.gpu or action.node}: work cannot be told to prefer others")
+
+    async def repair(self, action: Repair) -> None:
+        raise Unsupported(f"{action.gpu or action.node}: nobody can do a {action.how}; it stays out")
 
     async def give_back(self, action: GiveBack) -> None:
         if self._first_time(action.id):

@@ -30,7 +30,9 @@ from medevac.core.actions import (
     HoldJob,
     Isolate,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
 )
@@ -100,6 +102,12 @@ class LocalScheduler:
 
     async def isolate(self, action: Isolate) -> None:
         await _work(lambda: self._isolate(action))
+
+    async def restrict(self, action: Restrict) -> None:
+        raise Unsupported(f"{action.gpu or action.node}: on one machine nothing else could be preferred")
+
+    async def repair(self, action: Repair) -> None:
+        raise Unsupported(f"{action.gpu or action.node}: nobody here can do a {action.how}; it stays out")
 
     async def give_back(self, action: GiveBack) -> None:
         await _work(lambda: self._isolation.remove(action))

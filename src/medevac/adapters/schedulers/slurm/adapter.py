@@ -32,12 +32,14 @@ from medevac.core.actions import (
     HoldJob,
     Isolate,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
 )
 from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, ClusterSeen, JobPolicy
-from medevac.ports.errors import Refused
+from medevac.ports.errors import Refused, Unsupported
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 ASKED_ALONE_S = 5.0
@@ -86,6 +88,12 @@ class SlurmScheduler:
 
     async def isolate(self, action: Isolate) -> None:
         await self._drains.add(action)
+
+    async def restrict(self, action: Restrict) -> None:
+        raise Unsupported(f"{action.gpu or action.node}: not yet")
+
+    async def repair(self, action: Repair) -> None:
+        raise Unsupported(f"{action.gpu or action.node}: not yet")
 
     async def give_back(self, action: GiveBack) -> None:
         await self._drains.remove(action)
