@@ -36,6 +36,12 @@ def test_codes_are_all_there() -> None:
     assert len(catalog.sxids) == 400
 
 
+def test_an_entry_read_alone_is_the_one_of_the_table() -> None:
+    catalog = load_catalog()
+    assert {code: Catalog(catalog.read).xid(code) for code in catalog.xids} == catalog.xids
+    assert {code: Catalog(catalog.read).sxid(code) for code in catalog.sxids} == catalog.sxids
+
+
 @pytest.mark.parametrize("table", ["xids", "sxids"])
 def test_each_code_has_meaning_action_and_source(table: str) -> None:
     for entry in getattr(load_catalog(), table).values():
