@@ -58,5 +58,8 @@ class Check:
     def end_step(self, done: int) -> Finding | None:
         """After an optimizer step that was taken, `done` of them now; the checkpoint of it, if due, comes later."""
 
+    def before_save(self, done: int) -> Finding | None:
+        """The state after `done` steps is about to become a checkpoint, or is what the training ends with."""
+
     def restored(self, step: int) -> None:
         """The state was put back to what it was after `step` steps: what was remembered of later ones is void."""

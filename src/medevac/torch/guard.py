@@ -138,6 +138,8 @@ class Guard:
             self._next = self._step + 1
             self._begin()
             yield self._step
+            if self._next == total and not self._caught:
+                self._before_save(total)
             if self._restore:
                 self._roll_back()
         self._finish(total)
@@ -269,9 +271,16 @@ class Guard:
             return
         if self._caught:
             raise Stop(DRAINED, "asked to leave; the last step was not taken, and nothing new is to be saved")
+        if not self._before_save(done):
+            return
         self._save(done, wait=asked)
         if asked:
             raise Stop(DRAINED, f"asked for a checkpoint and to leave: step {done}")
+
+    def _before_save(self, done: int) -> bool:
+        """A last look at the state. True if it may be kept."""
+        finding = self._ask(lambda check: check.before_save(done))
+        return finding is None or not self._act(finding)
 
     def _tell(self, done: int) -> None:
         """A step that is done again after a roll-back is loading: no progress is expected of it."""
