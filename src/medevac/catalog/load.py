@@ -5,9 +5,8 @@ Raises `CatalogError` where a file is wrong: unknown key, double code, a bucket 
 
 from __future__ import annotations
 
-import hashlib
 from functools import cache, cached_property
-from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -55,6 +54,8 @@ class Catalog:
     @cached_property
     def hash(self) -> str:
         """SHA-256 over all files, first 16 hex digits: it stands in each decision."""
+        import hashlib
+
         digest = hashlib.sha256()
         for name in FILES:
             digest.update(name.encode() + b"\0" + self.read(name))
@@ -160,5 +161,5 @@ def _by_code(name: str, rows: Iterable[EntryT]) -> Mapping[int, EntryT]:
 @cache
 def load_catalog() -> Catalog:
     """The catalog that comes with Medevac; read once per process."""
-    folder = files("medevac.catalog")
-    return Catalog(lambda name: folder.joinpath(name).read_bytes())
+    folder = Path(__file__).parent
+    return Catalog(lambda name: (folder / name).read_bytes())

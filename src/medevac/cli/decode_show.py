@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from medevac.catalog.load import Catalog
 from medevac.catalog.schema import NOT_PUBLISHED
-from medevac.cli.output import SEVERITY_STYLES, console, errors, moment, print_rows, table
+from medevac.cli.output import SEVERITY_STYLES, console, errors, moment, on_terminal, print_rows, table
 from medevac.decode.incidents import Incident
 from medevac.decode.wording import blame_words, fact_words, root_words
 
@@ -26,7 +26,7 @@ def show_incidents(incidents: Sequence[Incident], catalog: Catalog) -> None:
     """One row an incident: three columns on a terminal, all of COLUMNS between tabs in a pipe."""
     if not incidents:
         return
-    if not console().is_terminal:
+    if not on_terminal():
         print_rows(COLUMNS, (_row(incident, catalog) for incident in incidents))
         return
     from rich.text import Text
@@ -92,7 +92,7 @@ def action_words(name: str, catalog: Catalog) -> str:
 
 def show_summary(incidents: Sequence[Incident], events: int) -> None:
     """One line on a terminal, nothing in a pipe."""
-    if not console().is_terminal:
+    if not on_terminal():
         return
     text = f"{len(incidents)} incident{'s' * (len(incidents) != 1)} from {events} event{'s' * (events != 1)}."
     hint = " More: medevac decode --json, medevac xid CODE" if incidents else ""
@@ -102,7 +102,7 @@ def show_summary(incidents: Sequence[Incident], events: int) -> None:
 @contextmanager
 def progress_bar(size: int) -> Iterator[Callable[[int], None] | None]:
     """Bytes, rate and time left on stderr where that is a terminal; gives what takes the bytes done, or None."""
-    if not errors().is_terminal or 0 < size < WORTH_A_BAR:
+    if not on_terminal(stderr=True) or 0 < size < WORTH_A_BAR:
         yield None
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn

@@ -7,7 +7,6 @@ that cannot be read or reached becomes exit code 3.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 from collections.abc import Sequence
@@ -102,6 +101,8 @@ def run(tokens: list[str]) -> int:
     name = tokens[0] if tokens and not tokens[0].startswith("-") else None
     names = [command.name for command in COMMANDS]
     if name is not None and name not in names:
+        import difflib
+
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else "see: medevac --help"
         raise CommandError(f"unknown command {name!r}: {hint}")

@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr. Colour is never the only sign a
 from __future__ import annotations
 
 import datetime as dt
+import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ STYLES = {
     "quiet": "dim",
 }
 PIPE_WIDTH = 200
+FORCED = frozenset({"FORCE_COLOR", "TTY_COMPATIBLE"})
+"""Variables that make a pipe a terminal for rich."""
 
 
 class CommandError(Exception):
@@ -48,6 +51,14 @@ def console() -> Console:
 def errors() -> Console:
     """Where messages and progress go."""
     return _console(stderr=True)
+
+
+def on_terminal(*, stderr: bool = False) -> bool:
+    """Does a person read stdout (or stderr) as it comes? As rich says, which is not imported for a plain pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    if not stream.isatty() and FORCED.isdisjoint(os.environ):
+        return False
+    return (errors() if stderr else console()).is_terminal
 
 
 def _console(*, stderr: bool) -> Console:
@@ -74,9 +85,7 @@ def table(*columns: str, title: str | None = None) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(
-        box=box.SIMPLE_HEAD if console().is_terminal else None, title=title, title_justify="left", pad_edge=False
-    )
+    made = Table(box=box.SIMPLE_HEAD if on_terminal() else None, title=title, title_justify="left", pad_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
@@ -87,7 +96,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]], styles: Ma
 
     `styles` colours cells that hold exactly this text.
     """
-    if not console().is_terminal:
+    if not on_terminal():
         for row in (columns, *rows):
             print("\t".join(" ".join(value.split()) for value in row))
         return
