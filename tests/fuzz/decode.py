@@ -52,7 +52,7 @@ def one(data: bytes) -> None:
     else:
         try:
             for log in open_stream(io.BytesIO(data), "packed", mtime=REFERENCE):
-                for event in decode_log(log):
+                for event in decode_log(log, Context(reference=log.mtime)):
                     check(event)
         except Unreadable:
             pass

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from medevac.catalog.load import Catalog
+    from medevac.core.events import FaultSeen
     from medevac.decode.incidents import Incident, Membership
     from medevac.decode.output_spool import Spool
 
@@ -35,6 +36,8 @@ Since = Annotated[str | None, Parameter(help="From this time on: 2026-03-01T10:0
 Until = Annotated[str | None, Parameter(help="Up to this time.")]
 Nodes = Annotated[list[str] | None, Parameter(negative="", help="Only this node (may be given again).")]
 Codes = Annotated[list[int] | None, Parameter(negative="", help="Only this Xid or SXid code (may be given again).")]
+NAMED = 5
+"""Places of unread lines that are named."""
 Least = Annotated[Severity, Parameter(help="Only this severity and above: info, unknown, warning, critical.")]
 
 
@@ -114,6 +117,7 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
     from medevac.decode.output_spool import Spool
 
     problems: list[Exception] = []
+    broken = Broken()
     collected, events = Incidents(), 0
     with Spool() as spool:
         with progress_bar(total_size(files)) as progress:
@@ -123,16 +127,44 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
                     continue
                 events += 1
                 reading, burst = collected.add(fault)
-                if output.events and wanted.shows(fault, reading):
+                if is_broken(fault):
+                    broken.add(fault)
+                elif output.events and wanted.shows(fault, reading):
                     spool.add(fault, reading, burst)
         stories = collected.stories()
         told = [story.incident for story in stories if wanted.tells(story.incident)]
         if output.events:
             _print_events(spool, collected.memberships(stories), output)
         _print_incidents(told, collected.annotator.catalog, output, events)
+    if broken.count and output.events:
+        say_error(str(broken))
     for problem in problems:
         say_error(str(problem))
     return Exit.UNREADABLE if problems else Exit.FOUND if told else Exit.DONE
+
+
+def is_broken(fault: FaultSeen) -> bool:
+    """Does the line begin as the driver's own and say nothing? It is no event, but it is counted in an incident."""
+    return fault.kind == "unread" and "malformed" in fault.details
+
+
+class Broken:
+    """Such lines: how many, and where the first of them stand."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._places: list[str] = []
+
+    def add(self, fault: FaultSeen) -> None:
+        """Count one."""
+        self.count += 1
+        if self.count <= NAMED:
+            self._places.append(f"{fault.file}:{fault.line}")
+
+    def __str__(self) -> str:
+        places = ", ".join(self._places) + (", ..." if self.count > NAMED else "")
+        lines = "1 line looks" if self.count == 1 else f"{self.count} lines look"
+        return f"{lines} like a GPU fault but cannot be read: {places} (--incidents lists them)"
 
 
 def _print_events(spool: Spool, members: dict[int, Membership], output: Output) -> None:

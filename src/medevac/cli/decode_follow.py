@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from medevac.cli.decode import is_broken
 from medevac.cli.decode_filters import Filters
 from medevac.cli.exits import Exit
 from medevac.cli.output import SEVERITY_STYLES, console, moment, say_error
@@ -28,7 +29,9 @@ def follow_log(files: Sequence[str], wanted: Filters, *, json: bool) -> Exit:
 
     paths = list(files) or [_source()]
     try:
-        return show_as_they_come(follow(paths, node=platform.node() if KMSG in paths else ""), wanted, json=json)
+        return show_as_they_come(
+            follow(paths, node=platform.node() if KMSG in paths else "", notice=say_error), wanted, json=json
+        )
     except Unreadable as problem:
         hint = ": be root, or journalctl -kf | medevac decode --follow" if KMSG in paths else ""
         say_error(f"{problem}{hint}")
@@ -53,6 +56,9 @@ def show_as_they_come(events: Iterable[FaultSeen], wanted: Filters, *, json: boo
         reading, burst = collected.add(fault)
         member = collected.membership(burst)
         if not wanted.shows(fault, reading):
+            continue
+        if json and is_broken(fault):
+            say_error(f"{fault.file}:{fault.line}: looks like a GPU fault but cannot be read: {fault.raw[:200]}")
             continue
         event = event_object(fault, reading, member)
         if member.incident is not None:

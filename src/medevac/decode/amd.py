@@ -30,6 +30,7 @@ _RESET = re.compile(
     r"(GPU reset (?:begin|end|succeeded)|GPU reset\(\d{1,6}\) (?:failed|succeeded)|Mode[12] reset failed)"
 )
 _TIMEOUT = re.compile(r"ring (?P<ring>[\w.]{1,32}) timeout")
+_EVENT = re.compile(r"(?P<severity>(?:un)?correctable) hardware error ?\((?P<error>\w{1,40})\) detected")
 _ERROR = re.compile(r"amdgpu\]\] \*ERROR\* (?P<text>.{1,120})")
 _ACA = "Accelerator Check Architecture"
 
@@ -46,6 +47,8 @@ def parse(text: str) -> Reading | None:
         return Reading(
             "amdgpu", pci=pci, details={"event": "poison consumed", **({"client": int(client)} if client else {})}
         )
+    if put(details, _EVENT, text):
+        return Reading("amdgpu", pci=pci, details={"event": "ras", **details})
     if put(details, _PAGE, text):
         return Reading("amdgpu", pci=pci, details={"event": "bad page", **details})
     if match := _RESET.search(text):

@@ -1,7 +1,8 @@
 """The source's own time, in UTC, from what a log prefix says; never the time of reading.
 
-A syslog date has no year: it is the latest one that does not lie after `reference` (when the log was last written).
-Kernel seconds become wall time once a line of the same boot shows both. 0.0 stands for "not known".
+A syslog date has no year: it is the one nearest to the last date of the log that has one; before there is any, the
+latest that does not lie after `reference` (when the log was last written). Kernel seconds become wall time once a line
+of the same boot shows both. 0.0 stands for "not known".
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import datetime as dt
 import time
 
 DAY = 86400.0
+HALF_YEAR_S = 183 * DAY
 
 # First letters of month names as journals of other locales print them, longest first where one is another's beginning.
 _MONTHS = {
@@ -47,18 +49,69 @@ def epoch(year: int, month: int, day: int) -> float:
 
 
 class Clock:
-    """Reads the times of one log. `offset` is what its local time is ahead of UTC, in seconds."""
+    """Reads the times of one log.
 
-    def __init__(self, reference: float | None = None, offset: float = 0.0) -> None:
-        self.reference = time.time() if reference is None else reference
+    `offset` is what its local time is ahead of UTC, in seconds; 0.0: learned from the first date that shows its zone.
+    `near`: a full date of another log of the same archive, 0.0 for none.
+    """
+
+    def __init__(self, reference: float | None = None, offset: float = 0.0, near: float = 0.0) -> None:
+        self._near = near
+        self._reference = time.time() if reference is None else reference
         self.offset = offset
+        self._zone_known = bool(offset)
+        self.dated_at = 0.0
+        """The last time that a date with its year gave, or that was inferred from one."""
+        self._fresh = 0.0
+        self.guessed = 0.0
+        """The last time whose year is only a guess."""
         self._days: dict[str, float] = {}
         self._seconds: dict[str, float] = {}  # a storm has many lines a second
         self.prefixes: dict[str, tuple[float, str]] = {}  # time and node of the kernel's prefixes seen last
-        self._latest = self.reference + DAY
+        self._guess_offset = offset
         self._boots: dict[str, float] = {}
         self._last: dict[str, float] = {}
         self.pinned: float | None = None  # wall time of kernel second 0, where the machine itself told it
+
+    @property
+    def reference(self) -> float:
+        """Unix time before which the log was written; moved on where a log is followed."""
+        return self._reference
+
+    @reference.setter
+    def reference(self, value: float) -> None:
+        if abs(value - self._reference) > DAY:
+            self._forget()
+            self._reference = value
+
+    def _forget(self) -> None:
+        self._days.clear()
+        self._seconds.clear()
+        self.prefixes.clear()
+
+    def note(self, at: float, ahead: float = 0.0) -> None:
+        """A line of the log has the full date `at`, in a zone that is `ahead` of UTC: it tells the year of others."""
+        if not self._zone_known and ahead:
+            self._zone_known, self.offset = True, ahead
+            self._forget()
+        first = not self.dated_at
+        self._move(at)
+        if first and self.guessed:
+            moved = self.again(self.guessed) - self.guessed
+            self._boots = {node: boot + moved for node, boot in self._boots.items()}
+
+    def _move(self, at: float) -> None:
+        """The log has come to `at`: what was remembered half a year before may be another year's."""
+        if abs(at - self._fresh) > HALF_YEAR_S:
+            self._forget()
+            self._fresh = at
+        self.dated_at = at
+
+    def again(self, guess: float) -> float:
+        """A time that was given while `guessed`, by what the log has said since about year and zone."""
+        local = guess + self._guess_offset
+        day = time.gmtime(local)
+        return self._nearest(day.tm_mon, day.tm_mday, self.dated_at) + local % DAY
 
     def keep_prefix(self, text: str, at: float, node: str) -> None:
         """Remember what `text`, all before ` kernel: ` of a line, says."""
@@ -75,6 +128,9 @@ class Clock:
             if base is None:
                 base = _keep(self._days, day, _midnight(day))
             base = _keep(self._seconds, seconds, base and base + _of_day(seconds[11:]))
+            if base:
+                ahead = _zone(zone) if zone and zone != "Z" else 0.0
+                self.note(base - ahead, ahead)
         if not base:
             return 0.0
         if fraction:
@@ -98,18 +154,36 @@ class Clock:
         """The same with a year, as `dmesg -T` prints it."""
         number = month_number(month)
         at = epoch(int(year), number, int(day)) if number else 0.0
-        return at + _of_day(clock) - self.offset if at else 0.0
+        if not at:
+            return 0.0
+        at += _of_day(clock) - self.offset
+        self.note(at)
+        return at
 
     def _infer(self, month: int, day: int) -> float:
-        """The latest such day that had begun when the log was written (a day's grace for clocks and zones)."""
+        """The beginning of such a day: nearest to the last full date, else the latest before the log was written."""
         if not month:
             return 0.0
-        year = time.gmtime(self.reference + self.offset).tm_year
-        for candidate in (year + 1, year, year - 1, year - 2, year - 3, year - 4):  # 29 February needs the way back
-            at = epoch(candidate, month, day)
-            if at and at - self.offset <= self._latest:
-                return at - self.offset
-        return 0.0
+        if self.dated_at:
+            at = self._nearest(month, day, self.dated_at)
+            if at:
+                self._move(at)
+            return at
+        if self._near:
+            at = self._nearest(month, day, self._near)
+        else:  # a day's grace for clocks and zones
+            at = next((one for one in self._days_of(month, day, self.reference) if one <= self.reference + DAY), 0.0)
+        self.guessed, self._guess_offset = at, self.offset
+        return at
+
+    def _nearest(self, month: int, day: int, near: float) -> float:
+        return min(self._days_of(month, day, near), key=lambda one: abs(one - near), default=0.0)
+
+    def _days_of(self, month: int, day: int, near: float) -> list[float]:
+        """When such a day began in the year after `near`, in its year and in those before, the latest first."""
+        year = time.gmtime(near + self.offset).tm_year
+        years = range(year + 1, year - 5, -1)  # 29 February needs the way back
+        return [at - self.offset for one in years if (at := epoch(one, month, day))]
 
     def joined(self, node: str, uptime: float, at: float) -> None:
         """A line of `node` showed both its kernel seconds and wall time: later lines with one have both."""

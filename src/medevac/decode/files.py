@@ -15,6 +15,7 @@ from medevac.decode.context import Context
 from medevac.decode.export import SIGN, decode_export
 from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream
 from medevac.decode.stream import decode_stream
+from medevac.decode.years import settled
 
 STDIN = "-"
 _WORTH_A_PROCESS = 200_000_000  # bytes in all; less is read faster than processes start
@@ -95,18 +96,20 @@ def decode_input(name: str, options: Options) -> Iterator[FaultSeen]:
             if name == STDIN
             else open_path(name, options.progress)
         )
+        near = 0.0
         for log in logs:
-            yield from decode_log(log, options.node, options.offset)
+            ctx = Context(reference=log.mtime, node=options.node, offset=options.offset, near=near)
+            yield from decode_log(log, ctx)
+            near = ctx.clock.dated_at or near
     except Unreadable as problem:
         options.unreadable(problem)
 
 
-def decode_log(log: Log, node: str = "", offset: float = 0.0) -> Iterator[FaultSeen]:
+def decode_log(log: Log, ctx: Context) -> Iterator[FaultSeen]:
     """The events of one opened log."""
-    ctx = Context(reference=log.mtime, node=node, offset=offset)
     if log.stream.peek(len(SIGN)) == SIGN:
         return decode_export(log.stream, log.name, ctx)
-    return decode_stream(log.stream, log.name, ctx=ctx, size=log.size)
+    return settled(decode_stream(log.stream, log.name, ctx=ctx, size=log.size), ctx)
 
 
 def _identified(events: Iterator[FaultSeen]) -> Iterator[FaultSeen]:

@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
+from medevac.decode.xid import UNKNOWN
+
 if TYPE_CHECKING:
     from medevac.core.events import FaultSeen
     from medevac.decode.annotate import Annotation
@@ -69,9 +71,9 @@ class Burst:
         )
 
     @property
-    def order(self) -> tuple[float, int]:
-        """By time, and as read where that is the same."""
-        return self.first, self.index
+    def order(self) -> tuple[bool, float, int]:
+        """By wall time, then by kernel seconds alone, and as read where that is the same."""
+        return self.domain != "", self.first, self.index
 
 
 class Bursts:
@@ -165,7 +167,7 @@ class Bursts:
             burst.gpu = fault.gpu
         if fault.pid is not None:
             burst.pids = _with(burst.pids, fault.pid)
-        if fault.process:
+        if fault.process and fault.process != UNKNOWN:
             burst.processes = _with(burst.processes, fault.process)
         if reading is not burst.reading and _RANK[reading.severity] > _RANK[burst.reading.severity]:
             burst.reading = reading

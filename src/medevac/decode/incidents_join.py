@@ -46,7 +46,7 @@ def join(bursts: Iterable[Burst], loads: Mapping[tuple[str, str], Sequence[float
     return sorted((sorted(group, key=lambda burst: burst.order) for group in groups.values()), key=_when)
 
 
-def _when(group: Sequence[Burst]) -> tuple[float, int]:
+def _when(group: Sequence[Burst]) -> tuple[bool, float, int]:
     return group[0].order
 
 
@@ -188,7 +188,10 @@ class _Sweep:
             self._remember(burst, ("process", burst.domain, name))
 
     def join_copies(self, bursts: Iterable[Burst]) -> None:
-        """A section without wall time that repeats lines of the same file is the same fact told again."""
+        """A section without wall time that repeats lines of the same file is the latest such fact told again.
+
+        The kernel's ring holds the running boot, the journals beside it in a report those before too.
+        """
         dated: dict[Hashable, Burst] = {}
         undated = []
         for burst in bursts:
@@ -196,7 +199,7 @@ class _Sweep:
             if burst.domain:
                 undated.append((key, burst))
             else:
-                dated.setdefault(key, burst)
+                dated[key] = burst
         for key, burst in undated:
             other = dated.get(key)
             if other is not None:

@@ -2,7 +2,7 @@
 
 SXid `Severity` and `Data` lines join the text line of the same switch and code; registers and bit names the AER report
 of the same device; RPC history the Xid 119 or 120 before it; `CPU: .. Comm: ..` the panic. A line whose parent is not
-in the log stands for itself, by its own kind.
+in the log stands for itself, by its own kind (`CPU: .. Comm: ..` only where the log begins with it, cut off from it).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Joiner:
             if parent is not None:
                 absorb(parent, event)
                 return []
-            if kind == "panic_continuation":  # the same words stand in every call trace
+            if kind == "panic_continuation" and event.line > 1:  # the same words stand in every call trace
                 return []
         elif kind == "nvrm_continuation":
             if event.node in self._history:

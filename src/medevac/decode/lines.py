@@ -10,15 +10,20 @@ from medevac.decode import amd, network, nvrm, pcie, sxid, system, xid
 from medevac.decode.context import Context
 from medevac.decode.prefix import Head, split
 from medevac.decode.reading import Details, Reading
-from medevac.decode.wrapper import unwrap
+from medevac.decode.wrapper import plain, unwrap
 
 _REMEMBERED = 2048  # messages
+MALFORMED = "malformed"
+"""The detail of an unread line that begins as the driver's own does, and says neither which fault nor where."""
 MAX_LINE = 8192  # bytes of a line that are read: no kernel record is longer
 _BEFORE = 2048  # of a longer line, as many bytes before the first word of a fault
 
-_ANSI = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 _ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _WORDS = re.compile(rb"NVRM|SXid|AER: |mlx5|oom-kill|Kill(?:ed)? process|Hardware Error", re.IGNORECASE)
+_BROKEN = re.compile(  # a fault's beginning, and nothing after it that tells which
+    r"NVRM\s{0,4}:\s{0,4}(?:Xid\b|.{0,300}fallen off the bus)|nvidia-nvswitch\d{1,3}:\s{1,4}SXid\b",
+    re.IGNORECASE | re.DOTALL,
+)
 _QUOTED = re.compile(r"NVRM\s{0,4}:|nvidia-nvswitch\d{1,3}:", re.IGNORECASE)
 _OWN_CLOCK = re.compile(r"\[ {0,8}(\d{1,12}\.\d{1,9})\] (?:\[ {0,8}[TC]\d{1,9}\] )?$")
 _KERNEL_TAG = re.compile(r"^[^:\[]{0,64}?\d{1,2}:\d\d:\d\d[^:\[]{0,300} kernel: (?:\[ {0,8}\d{1,12}\.\d{1,9}\] )?$")
@@ -42,6 +47,8 @@ def decode_line(raw: bytes | str, ctx: Context, file: str = "", line: int = 0) -
     head = unwrap(text, ctx.clock) if text.startswith("{") else None
     if head is None:
         head = split(text, ctx.clock)
+    if not ctx.dated_from and ctx.clock.dated_at:
+        ctx.dated_from = line
     return decode_record(head, text, (file, line), ctx)
 
 
@@ -62,12 +69,7 @@ def clean(raw: bytes | str) -> str:
         raw = raw.decode("utf-8", "replace")
     elif len(raw) > MAX_LINE:
         raw = window(raw.encode("utf-8", "replace")).decode("utf-8", "replace")
-    text = raw.rstrip("\r\n")
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    if "\0" in text:
-        text = text.replace("\0", "")
-    return text
+    return plain(raw.rstrip("\r\n"))
 
 
 def window(raw: bytes) -> bytes:
@@ -95,9 +97,8 @@ def read_message(head: Head) -> Reading | None:
 @functools.lru_cache(maxsize=_REMEMBERED)
 def read_driver(text: str) -> Reading | None:
     """A message that begins with the name of the GPU or switch driver."""
-    if text.startswith("NVRM:"):
-        return xid.parse(text) or nvrm.parse(text)
-    return sxid.parse(text)
+    reading = xid.parse(text) or nvrm.parse(text) if text[:4].upper() == "NVRM" else sxid.parse(text)
+    return reading or (Reading("unread", details={MALFORMED: "yes"}) if _BROKEN.match(text) else None)
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
@@ -116,10 +117,13 @@ def _inside(head: Head, quoted: re.Match[str]) -> Reading | None:
     before, own = text[:at], text[at:]
     clock = _OWN_CLOCK.search(before)
     mine = not before.strip() or clock is not None or _KERNEL_TAG.match(before) is not None
-    reading = xid.parse(own) or sxid.parse(own) or nvrm.parse(own)
-    if mine or reading is None:
+    if mine:
         head.message = own
-        return reading if mine else None
+        return read_driver(own)
+    reading = xid.parse(own) or sxid.parse(own) or nvrm.parse(own)
+    if reading is None:
+        head.message = own
+        return None
     if reading.kind in {"xid", "sxid", "fell_off"}:
         return reading._replace(kind="unread", pid=None, process=None, details={"quoted": reading.kind})
     return None
@@ -159,7 +163,9 @@ def remember(head: Head, ctx: Context) -> None:
     """Lines that are no fault, but tell how to read others."""
     text = head.message
     if head.uptime is not None and (match := _CLOCK_SET.search(text)):
-        ctx.clock.joined(head.node, head.uptime, float(match[1] or match[2]))
+        wall = float(match[1] or match[2])
+        ctx.clock.note(wall)
+        ctx.clock.joined(head.node, head.uptime, wall)
     elif text.startswith("Linux version "):
         ctx.clock.booted(head.node)
     elif text.startswith("BERT: Error records"):

@@ -14,6 +14,10 @@ _CARRIER = re.compile(r"([\w.@-]{1,32}): (Lost|Gained) carrier", re.IGNORECASE)
 _BOND = re.compile(r"link status (?:definitely )?(down|up) for (?:\w{1,12} )?interface ([\w.@-]{1,32})")
 _PID = re.compile(r"\(pid (\d{1,10})\)")
 _SYNDROME = re.compile(r"syndrome \((?P<syndrome>0x[0-9a-f]{1,16})\)")
+_HEALTH = re.compile(
+    r"Health issue observed, (?P<cause>[^,]{1,60}), severity\((?P<level>\d{1,2})\)"
+    r"|synd (?P<syndrome>0x[0-9a-f]{1,8}): (?P<issue>.{1,60})"
+)
 _STATUS = re.compile(r"status (?P<status>[\w ]{1,40})\(0x[0-9a-f]{1,4}\)")
 _COMMAND = re.compile(r"(?P<command>[A-Z][A-Z0-9_]{3,40})\(0x[0-9a-f]{1,5}\)")
 _MODULE = re.compile(r"module (?P<module>\d{1,3})")
@@ -23,10 +27,13 @@ _NFS = re.compile(r"(?:nfs|NFS): server (?P<server>\S{1,255}) (?P<state>not resp
 
 # An adapter's trouble, by words that only it has; the order matters where one line has two of them.
 _MLX5 = (
+    ("High temperature on sensors", "high temperature"),
     ("High Temperature", "port_module_high_temperature"),
     ("insufficient power", "pci_power_insufficient"),
     ("health compromised", "firmware health miss"),
     ("timeout. Will cause a leak", "command timeout"),
+    ("No done completion", "command timeout"),
+    ("recovered after timeout", "command recovered"),
     ("atal sensor", "fatal sensors"),
     ("Fatal error", "fatal error"),
     ("handling bad device", "fatal error"),
@@ -40,6 +47,8 @@ _MLX5 = (
     ("dump error cqe", "error cqe"),
     ("PCI channel offline", "pci channel offline"),
     ("mlx5_pci_err_detected", "pci error detected"),
+    ("Health issue observed", "health issue"),
+    ("synd 0x", "health issue"),
     ("ower budget", "pci_power_insufficient"),
     ("hermal", "over temperature"),
 )
@@ -103,7 +112,7 @@ def _mlx5(text: str) -> Reading | None:
     device = DEVICE.match(text)
     if device and device[3]:
         details["device"] = device[3]
-    put(details, _SYNDROME, text)
+    put(details, _HEALTH if event == "health issue" else _SYNDROME, text)
     if event in {"command_failed", "command timeout", "access_reg_failed"}:
         put(details, _COMMAND, text)
         put(details, _STATUS, text)
@@ -122,6 +131,8 @@ def _mlx5_event(text: str) -> str | None:
             return event
     if "module event[error]" in text:
         return "cable error"
+    if "module event: module" in text:
+        return "cable unplugged" if "unplugged" in text else "cable plugged"
     if "op_mod(" in text and "failed" in text:
         return "access_reg_failed" if "ACCESS_REG" in text else "command_failed"
     return None

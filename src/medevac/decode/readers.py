@@ -16,6 +16,7 @@ Progress = Callable[[int], None]
 """Called now and then with the bytes of input (as stored) done since the last call."""
 
 _CHUNK = 1 << 18
+_ZSTD_PIECE = 1 << 12  # bytes decompressed at once: what they become is kept whole
 
 
 class Unreadable(Exception):
@@ -41,27 +42,34 @@ class Counted(io.RawIOBase):
 
     def __init__(self, inner: BinaryIO, name: str, progress: Progress | None = None) -> None:
         super().__init__()
-        self._inner = inner
+        # One read at a time: what came before a break is given out, not lost with it.
+        self._into: Callable[[Any], int | None] = getattr(inner, "readinto1", None) or inner.readinto  # type: ignore[attr-defined]
         self._name = name
         self._progress = progress
         self._head = b""
+        self._broken: Unreadable | None = None
 
     def readable(self) -> bool:
         return True
 
     def peek(self, size: int) -> bytes:
-        """The next `size` bytes, or as many as there are, left to be read again."""
-        while len(self._head) < size:
-            piece = bytearray(size - len(self._head))
-            got = self._take(piece)
-            if not got:
-                break
-            self._head += piece[:got]
+        """The next `size` bytes, or as many as there are, left to be read again. Where it breaks is told by reading."""
+        try:
+            while len(self._head) < size:
+                piece = bytearray(size - len(self._head))
+                got = self._take(piece)
+                if not got:
+                    break
+                self._head += piece[:got]
+        except Unreadable as problem:
+            self._broken = problem
         return self._head[:size]
 
     def _take(self, buffer: Any) -> int:
+        if self._broken is not None:
+            raise self._broken
         try:
-            return self._inner.readinto(buffer) or 0  # type: ignore[attr-defined]
+            return self._into(buffer) or 0
         except _broken() as problem:
             raise Unreadable(self._name, reason(problem)) from problem
 
@@ -110,6 +118,42 @@ class Inflated(io.RawIOBase):
         self._input = self._inner.read(_CHUNK) or b""
         if not self._input and self._begun:
             raise EOFError("it ends in the middle of its gzip data")
+        return bool(self._input)
+
+
+class Unzstd(io.RawIOBase):
+    """A zstd stream of any number of frames, decompressed. The package's own reader does not tell a cut one."""
+
+    def __init__(self, inner: Counted, begin: Callable[[], Any]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._begin = begin
+        self._frame: Any = None
+        self._input = b""
+        self._output = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        while not self._output:
+            if not self._input and not self._refill():
+                return 0
+            self._frame = self._frame or self._begin()
+            piece, self._input = self._input[:_ZSTD_PIECE], self._input[_ZSTD_PIECE:]
+            self._output = memoryview(self._frame.decompress(piece))
+            if self._frame.eof:
+                self._input, self._frame = self._frame.unused_data + self._input, None
+        got = min(len(view), len(self._output))
+        view[:got] = self._output[:got]
+        self._output = self._output[got:]
+        return got
+
+    def _refill(self) -> bool:
+        self._input = self._inner.read(_CHUNK) or b""
+        if not self._input and self._frame is not None:
+            raise EOFError("it ends in the middle of its zstd data")
         return bool(self._input)
 
 
@@ -166,7 +210,7 @@ def _zstd(raw: Counted, name: str) -> Any:
         import zstandard
     except ImportError as missing:
         raise Unreadable(name, "is zstd: install medevac[zstd], or pipe `zstdcat` into `medevac decode -`") from missing
-    return zstandard.ZstdDecompressor().stream_reader(cast("BinaryIO", raw), read_across_frames=True)
+    return Unzstd(raw, zstandard.ZstdDecompressor().decompressobj)
 
 
 def _members(stream: Counted, name: str) -> Iterator[Log]:

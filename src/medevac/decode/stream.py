@@ -34,13 +34,13 @@ class Decoder:
     from 1 over all that was fed.
     """
 
-    def __init__(self, name: str, ctx: Context, scanner: Scanner, count: Callable[..., int]) -> None:
+    def __init__(self, name: str, ctx: Context, scanner: Scanner, count: Callable[..., int], line: int = 1) -> None:
         self.name = name
         self.ctx = ctx
         self._scanner = scanner
         self._count = count
         self._joiner = Joiner()
-        self._line = 1  # number of the next line
+        self._line = line  # number of the next line
         self._ahead = 1  # what a cut log begins with may go on from a line that is not there
         self._found: list[tuple[bytes, int]] = []
         self._long: list[bytes] = []
@@ -89,6 +89,10 @@ class Decoder:
                 out += events
         self._found.clear()
         return out
+
+    def read_so_far(self) -> list[FaultSeen]:
+        """The events that are known by now, without those that the next lines may add to."""
+        return self._parse()
 
     def skip(self, data: bytes | bytearray, size: int) -> None:
         """Pass over the rest of a line that is longer than a block."""

@@ -17,15 +17,26 @@ _PROGRAM = ("SYSLOG_IDENTIFIER", "_COMM", "ident", "appname", "program", "syslog
 _KERNEL = frozenset({"kernel", "kmsg", "dmesg", ""})
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)([.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)?")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
+_ANSI = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
+
+
+def plain(text: str) -> str:
+    """`text` without colours and NULs."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    return text.replace("\0", "") if "\0" in text else text
 
 
 def unwrap(text: str, clock: Clock) -> Head | None:
-    """The record inside one JSON object, None where it is none or has no message."""
+    """The record inside one JSON object, None where it is none or has no message.
+
+    A journal entry without a message (journalctl prints null for a long one) is a record that says nothing.
+    """
     try:
         record = _decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
-    return journal(record, clock) if "MESSAGE" in record else _shipped(record, clock)
+    return journal(record, clock) or Head("") if "MESSAGE" in record else _shipped(record, clock)
 
 
 def journal(record: dict[str, Any], clock: Clock) -> Head | None:
@@ -44,6 +55,7 @@ def journal(record: dict[str, Any], clock: Clock) -> Head | None:
     at = _integer(record.get("__REALTIME_TIMESTAMP")) or _integer(record.get("_SOURCE_REALTIME_TIMESTAMP"))
     if at:
         head.at = at / 1e6
+        clock.note(head.at)
     uptime = _integer(record.get("_SOURCE_MONOTONIC_TIMESTAMP"))
     if uptime is not None and head.at and head.kernel:
         head.uptime = uptime / 1e6
@@ -76,7 +88,9 @@ def _time(record: dict[str, Any], clock: Clock) -> float:
         if isinstance(value, str) and (match := _ISO.match(value)):
             return clock.iso(match[1], match[2], match[3])
         if isinstance(value, int | float) and value > 0:
-            return _seconds(float(value))
+            at = _seconds(float(value))
+            clock.note(at)
+            return at
     return 0.0
 
 
@@ -107,9 +121,10 @@ def _first(record: dict[str, Any], names: tuple[str, ...]) -> str | None:
 
 def _text(value: Any) -> str | None:
     if isinstance(value, str):
-        return value
-    if isinstance(value, list):  # journald gives bytes that are no UTF-8 as numbers
-        return bytes(item for item in value if isinstance(item, int) and 0 <= item < 256).decode("utf-8", "replace")
+        return plain(value)
+    if isinstance(value, list):  # journald gives what is not printable UTF-8 as numbers, one a byte
+        numbers = bytes(item for item in value if isinstance(item, int) and 0 <= item < 256)
+        return plain(numbers.decode("utf-8", "replace"))
     return None
 
 

@@ -15,7 +15,7 @@ from medevac.decode.reading import PCI_PATTERN, Details, Reading, number, pci_ad
 XID = re.compile(
     r"NVRM\s{0,4}:\s{0,4}Xid\s{0,4}\(\s{0,4}(?:PCI:)?\s{0,4}"
     rf"(?:({PCI_PATTERN})|\.\.\.|[xX*#:.]{{2,16}})"
-    r"(?:\s{1,4}GPU-I:(\d{1,4}))?(?:\s{1,4}GPU-CI:(\d{1,4}))?\s{0,4}\)\s{0,4}:\s{0,4}(\d{1,6})(?![^\s,(.;:])"
+    r"(?:\s{1,4}GPU-I:(\d{1,4}))?(?:\s{1,4}GPU-CI:(\d{1,4}))?\s{0,4}\)\s{0,4}:\s{0,4}(\d{1,6})(?![^\s,(.;:\"'\])}\\])"
     r"[,\s]{0,8}",
     re.IGNORECASE,
 )
@@ -23,7 +23,7 @@ XID = re.compile(
 _USUAL = re.compile(
     r"NVRM: Xid \((?:PCI:)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)"
     r"(?: GPU-I:(\d{1,4}))?(?: GPU-CI:(\d{1,4}))?\): (\d{1,6})"
-    r"(?:, (?:pid=(?:'?<unknown>'?|(\d{1,10}))(?:, |,?$))?(?:name=(?:<unknown>|([^\s,<]{1,64}))(?:, |$))?|$)"
+    r"(?:, (?:pid=(?:'?<unknown>'?|(\d{1,10}))(?:, |,?$))?(?:name=(<unknown>|[^\s,<]{1,64})(?:, |$))?|$)"
 )
 _PID = re.compile(r"pid=(?:'?<[^>]{0,20}>'?|(\d{1,10}))(?:,[ ]?|(?=\s|$))", re.IGNORECASE)
 # How a detail text begins. A process name may hold ", ": the name ends where one of these follows.
@@ -32,6 +32,8 @@ _DETAIL = re.compile(
     r"|Class |Double |DRAM|SRAM|Shader|Error |GSP |ESR |engmask|intr|Head |errorString|[0-9a-f]{8}(?: |$)|[A-Z][a-z]+ "
 )
 _COMM = 15  # bytes of a process name in the kernel
+UNKNOWN = "unknown"
+"""The process where the driver printed `name=<unknown>`; a line without a name has None."""
 
 
 def parse(text: str) -> Reading | None:
@@ -50,6 +52,8 @@ def parse(text: str) -> Reading | None:
     if tail:
         for family in _FAMILIES.get(code, _ALL):
             family(details, tail)
+    if process and process[0] == "<":
+        process = UNKNOWN
     return Reading("xid", code, pci_address(address), int(pid) if pid else None, process, details)
 
 
@@ -93,10 +97,11 @@ def _name(text: str) -> tuple[str | None, str]:
         cut = first
     name, tail = (text, "") if cut < 0 else (text[:cut], text[cut + 2 :])
     name = name.rstrip(", \r\n")
-    return (None if not name or name.startswith(("<", "'<")) else name), tail
+    return (UNKNOWN if name.startswith(("<", "'<")) else name or None), tail
 
 
 _CHANNEL = re.compile(r"(?:Ch|[Cc]hannel(?: ID)?) ((?:0x)?[0-9a-fA-F]{1,16})\b")
+_CHANNEL_ID = re.compile(r"\bChI[dD] ([0-9a-fA-F]{1,8}), Class (?P<class>[0-9a-fA-F]{1,8})")
 _CAUSED = re.compile(r"caused by previous Xid (?P<caused_by>\d{1,6})")
 _SM = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3}), SM (?P<sm>\d{1,3})\)")
 _SM_ERROR = re.compile(r"SM \d{1,3}\): (?P<error>[^,]{1,80})")
@@ -111,7 +116,7 @@ _PARTITION = re.compile(r"partition (?P<partition>\d{1,4}), subpartition (?P<sub
 _FBPA = re.compile(r"in FBPA (?P<fbpa>\d{1,4})(?: subpartition (?P<subpartition>\d{1,4}))?")
 _ROW = re.compile(r"\((?P<row>0x[0-9a-f]{1,16})\)")
 _CONTAINED = re.compile(
-    r"(?P<containment>Contained|Uncontained): (?P<engine>[^.]{1,80})\.?"
+    r"(?P<containment>Contained|Uncontained): (?P<engine>[^.]{1,80}?)(?:\.|$| physAddr)"
     r"|RST: (?P<rst>\w{1,8}), D-RST: (?P<drst>\w{1,8})"
 )
 _COUNT = re.compile(r"\b(DRAM|LTC|MMU|PCIE|SRAM|L2|SM):(-?\d{1,12})")
@@ -124,7 +129,7 @@ _UNIT = re.compile(
 _RECOVERY = re.compile(r"changed from (0x[0-9a-f]{1,8}) \(([^)]{0,64})\) to (0x[0-9a-f]{1,8}) \(([^)]{0,64})\)")
 _NVLINK = re.compile(
     r"NVLink: (?:(?P<severity>fatal|non-fatal) )?"
-    r"error detected on link (?P<link>\d{1,3}) ?(?:\((?P<words>[^)]{0,200}))?",
+    r"errors? detected on link (?P<link>\d{1,3}) ?(?:\((?P<words>[^)]{0,200}))?",
     re.IGNORECASE,
 )
 _RETIRE = re.compile(
@@ -143,7 +148,7 @@ _REASONS = (
 
 
 def _channel(details: Details, tail: str) -> None:
-    match = _CHANNEL.match(tail)
+    match = _CHANNEL.match(tail) or ("ChI" in tail and _CHANNEL_ID.search(tail))
     if match:
         details["channel"] = match[1]
     if "caused by" in tail:
@@ -209,6 +214,8 @@ def _row(details: Details, tail: str) -> None:
 def _contained(details: Details, tail: str) -> None:
     for match in _CONTAINED.finditer(tail):
         details.update({name: value for name, value in match.groupdict().items() if value})
+    if str(details.get("engine", "")).startswith("DRAM"):
+        details["location"] = "DRAM"
 
 
 def _counts(details: Details, tail: str) -> None:

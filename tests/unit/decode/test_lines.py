@@ -45,8 +45,8 @@ def test_labelled_line(raw: str, expected: str) -> None:
 def test_the_labelled_lines_are_many_and_of_every_kind() -> None:
     labelled = rows("lines.tsv")
     kinds = {expectations(expected)["kind"] for _, expected in labelled}
-    assert len(labelled) >= 250
-    assert {shape.expected["kind"] for shape in SHAPES} == kinds
+    assert len(labelled) >= 450
+    assert {shape.expected["kind"] for shape in SHAPES} <= kinds
 
 
 values = st.fixed_dictionaries(

@@ -242,3 +242,43 @@ def test_what_log_shippers_wrap(tmp_path: Path, record: dict[str, object]) -> No
     (event,) = read(path)
     assert (event.kind, event.code, event.at) == ("xid", 79, 1772359323.0)
     assert event.node in {"", "gpu-9"}
+
+
+def test_a_journal_message_as_numbers_and_fields_that_are_null(tmp_path: Path) -> None:
+    """journalctl prints what is not printable UTF-8 as numbers, and null for a field of over 4096 bytes."""
+    path = tmp_path / "journal.json"
+    record = {"_TRANSPORT": "kernel", "_HOSTNAME": "gpu-9", "__REALTIME_TIMESTAMP": "1772359323000000"}
+    numbers = list(b"\x1b[31m" + XID.replace(b"python3", b"p\xffth") + b"\x1b[0m")
+    records = [
+        record | {"MESSAGE": numbers},
+        record | {"MESSAGE": None, "NOTE": XID.decode()},
+        record | {"MESSAGE": numbers, "_HOSTNAME": None, "__REALTIME_TIMESTAMP": None, "_PID": None},
+    ]
+    path.write_text("\n".join(json.dumps(one, separators=(",", ":")) for one in records))
+    events = read(path)
+    assert facts(events) == [("xid", 79, 1), ("xid", 79, 3)]
+    assert [(event.process, event.node, event.at) for event in events] == [
+        ("p\ufffdth", "gpu-9", 1772359323.0),
+        ("p\ufffdth", "", 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pack", "readable"), [(gzip.compress, FACTS), (lzma.compress, FACTS), (bz2.compress, FACTS), (zstd, [])]
+)  # zstd unpacks whole blocks only
+def test_a_small_packed_log_that_is_cut_is_read_as_far_as_it_goes(
+    tmp_path: Path, pack: object, readable: list[object]
+) -> None:
+    path = tmp_path / "kern.log"
+    path.write_bytes(pack(LOG)[:-8])  # type: ignore[operator]
+    problems: list[Unreadable] = []
+    assert facts(read(path, unreadable=problems.append)) == readable
+    assert [problem.name for problem in problems] == [str(path)]
+
+
+def test_a_log_that_begins_in_the_middle_of_a_panic(tmp_path: Path) -> None:
+    path = tmp_path / "dmesg-ramoops-0"
+    trace = "CPU: 24 PID: 1364 Comm: khungtaskd Tainted: P           OE"
+    path.write_text(f"<4>[ 99.100000] {trace}\n<4>[ 99.200000] quiet\n<4>[ 99.300000] {trace}\n")
+    (event,) = read(path)
+    assert (event.kind, event.line, event.pid, event.process) == ("panic_continuation", 1, 1364, "khungtaskd")
