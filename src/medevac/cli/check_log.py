@@ -9,6 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from medevac.cli.exits import Exit
+from medevac.cli.inputs import HYPHEN, names
 from medevac.cli.output import CommandError, print_json, say_error
 from medevac.decode.joblog import whole_lines
 from medevac.decode.joblog_files import UnreadableLog, blocks
@@ -16,7 +17,7 @@ from medevac.decode.progress_lines_survey import Survey, survey
 
 
 def check_log(
-    file: str,
+    file: Annotated[str, HYPHEN],
     /,
     *,
     progress_regex: str | None = None,
@@ -33,6 +34,7 @@ def check_log(
     json
         Print one JSON object.
     """
+    names((file,), "check-log")
     try:
         seen = survey(_lines(file), progress_regex)
     except UnreadableLog as error:

@@ -12,6 +12,7 @@ from cyclopts import Parameter
 from medevac.catalog.schema import Severity
 from medevac.cli.decode_filters import Filters, moment_of
 from medevac.cli.exits import Exit
+from medevac.cli.inputs import HYPHEN, names
 from medevac.cli.output import CommandError, print_json, say_error
 
 if TYPE_CHECKING:
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from medevac.decode.incidents import Incident, Membership
     from medevac.decode.output_spool import Spool
 
-# "-" looks like an option to the parser, so it lets all such words through; `_logs` refuses the others.
-Files = Annotated[str, Parameter(help='Logs to read; "-" or nothing for stdin.', allow_leading_hyphen=True)]
+Files = Annotated[str, HYPHEN, Parameter(help='Logs to read; "-" or nothing for stdin.')]
 Recursive = Annotated[bool, Parameter(alias="-r", negative="", help="Read all files of the folders given.")]
 Follow = Annotated[
     bool, Parameter(alias="-f", negative="", help="Go on as the log grows; without a file, this machine's kernel log.")
@@ -60,7 +60,7 @@ def decode(
     Reads kernel logs of any form: files, globs, folders, .gz .xz .zst .bz2, tars, bug reports, `journalctl -o json` or
     `-o export`, and stdin. Exit code 0: nothing found; 1: something found; 3: an input could not be read.
     """
-    files = _logs(files)
+    files = names(files, "decode")
     if json + csv > 1:
         raise CommandError("--json and --csv: choose one")
     if csv and incidents:
@@ -92,13 +92,6 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
     def events(self) -> bool:
         """Are single events wanted?"""
         return (self.json or self.csv) and not self.incidents
-
-
-def _logs(files: tuple[str, ...]) -> tuple[str, ...]:
-    for name in files:
-        if name.startswith("-") and name != "-" and not Path(name).exists():
-            raise CommandError(f"unknown option {name} (see: medevac decode --help)")
-    return files
 
 
 def _inputs(files: Sequence[str]) -> tuple[str, ...]:

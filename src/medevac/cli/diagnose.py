@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from medevac.catalog.signatures import Signature, merge, read_signatures, signatures
 from medevac.cli.exits import Exit
+from medevac.cli.inputs import HYPHEN, names
 from medevac.cli.output import CommandError, print_json, say_error
 from medevac.core.diagnose import diagnose as find_cause
 from medevac.core.diagnose_case import Clue, Diagnosis, Suspect
@@ -26,7 +27,7 @@ ReadT = TypeVar("ReadT")
 
 
 def diagnose(
-    logs: Annotated[list[str], Parameter(negative="")],
+    logs: Annotated[list[str], HYPHEN],
     /,
     *,
     kernel_log: Annotated[tuple[Path, ...], Parameter(negative="")] = (),
@@ -55,6 +56,7 @@ def diagnose(
     json
         Print one JSON object.
     """
+    names(logs, "diagnose")
     known = _signatures(signature_file)
     failed: list[str] = []
     record = _attempt(failed, partial(_record, slurm_record))

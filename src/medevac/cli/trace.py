@@ -9,13 +9,14 @@ import msgspec
 from cyclopts import Parameter
 
 from medevac.cli.exits import Exit
+from medevac.cli.inputs import HYPHEN, STDIN, names
 from medevac.cli.output import CommandError, print_json, say_error
 from medevac.core.flight_recorder import Stall, analyse
 from medevac.decode.fr_dump_files import read_dumps
 
 
 def trace(
-    dumps: Annotated[list[Path], Parameter(negative="")],
+    dumps: Annotated[list[str], HYPHEN],
     /,
     *,
     json: Annotated[bool, Parameter(negative="")] = False,
@@ -25,14 +26,16 @@ def trace(
     Parameters
     ----------
     dumps
-        Flight-recorder dumps of the ranks (pickle or JSON), or folders of them; the set may be incomplete.
+        Flight-recorder dumps of the ranks (pickle or JSON), or folders of them; the set may be incomplete. `-` for one
+        on standard input.
     json
         Print one JSON object.
     """
-    gone = next((path for path in dumps if not path.exists()), None)
+    paths = [Path(name) for name in names(dumps, "trace")]
+    gone = next((path for path in paths if str(path) != STDIN and not path.exists()), None)
     if gone is not None:
         raise CommandError(f"{gone}: no such file or folder")
-    read = read_dumps(dumps)
+    read = read_dumps(paths)
     for message in read.unread:
         say_error(message)
     if not read.traces:

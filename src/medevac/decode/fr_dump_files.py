@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,7 +21,7 @@ class Dumps(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_dumps(paths: Iterable[Path]) -> Dumps:
-    """Read files, and the files of folders. One that is no dump costs no other."""
+    """Read files, and the files of folders; `-` is standard input. One that is no dump costs no other."""
     traces: dict[int, Trace] = {}
     unread: list[str] = []
     for path in paths:
@@ -28,7 +29,8 @@ def read_dumps(paths: Iterable[Path]) -> Dumps:
             if file.is_dir():
                 continue
             try:
-                trace = read_dump(str(file), file.read_bytes())
+                content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+                trace = read_dump(str(file), content)
                 traces[trace.rank] = trace
             except (BadDump, OSError) as error:
                 unread.append(str(error) if isinstance(error, BadDump) else f"{file}: {error.strerror}")

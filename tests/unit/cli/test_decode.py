@@ -269,3 +269,38 @@ def test_a_word_that_is_no_option_and_no_file_is_wrong_use(capsys: pytest.Captur
     code, out, err = run(capsys, "--jsn", log)
     assert (code, out) == (Exit.USAGE, "")
     assert err == "medevac: unknown option --jsn (see: medevac decode --help)\n"
+
+
+BROKEN = """\
+Mar  1 02:10:00 gpu07 kernel: NVRM: Xid (PCI:0000:65:00): invalid
+Mar  1 02:10:01 gpu07 kernel: NVRM: Xid: 31
+Mar  1 02:10:02 gpu07 kernel: nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): abc
+"""
+
+
+def test_a_fault_that_cannot_be_read_is_counted_and_named_and_no_event(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "kern.log"
+    path.write_text(BROKEN)
+    code, out, err = run(capsys, str(path), "--json")
+    assert (code, out) == (Exit.FOUND, "")
+    assert err.startswith(f"medevac: 3 lines look like a GPU fault but cannot be read: {path}:1, {path}:2, {path}:3")
+    code, out, err = run(capsys, str(path), "--incidents")
+    (fact,) = json.loads(out)["facts"]
+    assert (code, fact["kind"], fact["code"], fact["count"], err) == (Exit.FOUND, "unread", None, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "said"),
+    [
+        ("diagnose", "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB", b"out of memory"),
+        ("check-log", "nothing", b"-: no progress seen in 1 lines"),
+        ("trace", '{"entries": [], "rank": 3}', b"1 dump read."),
+    ],
+)
+def test_a_dash_is_stdin_for_the_commands_that_read_a_log(command: str, text: str, said: bytes) -> None:
+    argv = [sys.executable, "-m", "medevac.cli.main", command, "-"]
+    done = subprocess.run(argv, input=text.encode() + b"\n", capture_output=True, check=False, cwd=ROOT)
+    assert said in done.stdout
+    assert b"option" not in done.stderr
