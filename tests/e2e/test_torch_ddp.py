@@ -89,23 +89,24 @@ def run(tmp_path: Path) -> Iterator[TorchRun]:
     made.close()
 
 
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp-no_sync", "fsdp"])
 def test_the_rank_that_made_it_is_named(kind: str) -> None:
     named(kind, seed=1, trials=40)
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_the_rank_that_made_it_is_always_named(kind: str, seed: int) -> None:
-    named(kind, seed=seed, trials=100, ranks=4)
+@pytest.mark.parametrize("manner", ["", "-no_sync", "-micro", "-scaler"])
+@pytest.mark.parametrize("kind", ["ddp", "hook", "fsdp", "hsdp"])
+def test_the_rank_that_made_it_is_always_named(kind: str, manner: str) -> None:
+    named(kind + manner, seed=1, trials=100, ranks=4)
 
 
 def named(kind: str, seed: int, trials: int, ranks: int = RANKS) -> None:
     ended = launch(str(NAMES), kind, str(seed), str(trials), ranks=ranks)
     assert [code for code, _ in ended] == [0] * ranks, ended
     said = json.loads(next(line for line in ended[0][1].splitlines() if line.startswith("{")))
-    assert said == {"attached": kind, "trials": trials, "wrong": [[]] * ranks}
+    attached = "ddp" if kind.startswith(("ddp", "hook")) else "fsdp"
+    assert said == {"attached": attached, "trials": trials, "wrong": [[]] * ranks}
 
 
 def test_a_killed_rank_costs_one_attempt_and_no_bit(run: TorchRun) -> None:

@@ -1,6 +1,6 @@
 """Whose gradients were not finite: known before the optimizer step, by all ranks alike.
 
-Each rank reads its own gradients once, bucket by bucket, as they go into the reduction (one fused norm, no waiting).
+Each rank reads its own gradients once, bucket by bucket, as they go into the reduction (a sum of squares, no waiting).
 One small vector then follows the last bucket: each rank writes its own word in its own place, so that the sum tells
 every rank everything. Requests from outside ride on it too. FSDP2 has no last bucket: there the vector carries the
 gradient norm as well, in `settle`.
@@ -8,7 +8,9 @@ gradient norm as well, in `settle`.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import time
 from collections.abc import Iterable
 
@@ -43,8 +45,8 @@ class Bridge(Link):
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
         self._rank, self._world, self._device = rank, world, device
-        self._norms: list[Tensor] = []
-        self._sent: tuple[Tensor, dist.Work | None] | None = None
+        self._squares: list[Tensor] = []
+        self._sent: list[tuple[Tensor, dist.Work | None]] = []
         self._word = 0
         self.follows = True
         """Whether the vector is sent behind the last bucket. Not where the buckets' reduction is a user's own: it may
@@ -61,23 +63,24 @@ class Bridge(Link):
 
     def before(self, gradients: Tensor, index: int) -> None:
         self.ready_at = time.perf_counter() if self._host else None
-        self._norms.append(torch.linalg.vector_norm(gradients, dtype=_wide(gradients.dtype)))
+        self._squares.append(square(gradients))
 
     def last(self) -> None:
         if not self.follows:
             return
         vector = torch.zeros(self._world, device=self._device)
         self._fill(vector)
-        self._sent = vector, dist.all_reduce(vector, async_op=True)
+        self._sent.append((vector, dist.all_reduce(vector, async_op=True)))
 
     def _fill(self, vector: Tensor) -> None:
         word = torch.full((), float(self._word), device=self._device)
-        if self._norms:
-            self.local_norm = torch.stack(self._norms).norm()
-            word = word + BAD * (~torch.isfinite(self.local_norm)).float()
+        if self._squares:
+            total = torch.stack(self._squares).sum()
+            self.local_norm = total.sqrt()
+            word = word + BAD * (~torch.isfinite(total)).float()
         vector[self._rank] = word
         self._word = 0
-        self._norms = []
+        self._squares = []
 
     @torch.no_grad()
     def settle(self, parameters: Iterable[Tensor], *, want_norm: bool, agree: bool) -> Told:
@@ -85,16 +88,16 @@ class Bridge(Link):
 
         Without the vector (one process) the word is this process's own.
         """
-        sent, self._sent = self._sent, None
-        if sent is not None:
-            vector, work = sent
+        sent, self._sent = self._sent, []
+        for _, work in sent:
             if work is not None:
                 work.wait()
-            norm = _norm(parameters) if want_norm else None
-            return _told(vector, norm)
+        if sent:
+            told = _told(sent[-1][0], _norm(parameters) if want_norm else None)
+            return _joined([_told(vector, None) for vector, _ in sent[:-1]], told) if len(sent) > 1 else told
         if self._world == 1:
             return self._alone(_norm(parameters) if want_norm else None)
-        squares = _squares(parameters, self._device) if want_norm or not self._norms else None
+        squares = _squares(parameters, self._device) if want_norm or not self._squares else None
         vector = torch.zeros(self._world + 1, device=self._device)
         if squares is not None:
             vector[self._world] = squares
@@ -107,9 +110,9 @@ class Bridge(Link):
     def _alone(self, norm: Tensor | None) -> Told:
         """One process: its gradients' norm says it all."""
         value = None if norm is None else float(norm)
-        if self._norms:
-            value = float(torch.stack(self._norms).norm()) if value is None else value
-            self._norms = []
+        if self._squares:
+            value = float(torch.stack(self._squares).sum().sqrt()) if value is None else value
+            self._squares = []
         word, self._word = self._word, 0
         bad = BAD if value is not None and not math.isfinite(value) else 0
         return Told(words=(word | bad,), norm=value, agreed=True)
@@ -128,9 +131,18 @@ def _told(vector: Tensor, norm: Tensor | None, *, agreed: bool = False) -> Told:
     )
 
 
+def _joined(earlier: list[Told], last: Told) -> Told:
+    """Micro-batches that were each reduced: the first bad one says whose it was, by the next all have it."""
+    all_of = [*earlier, last]
+    first_bad = next((told for told in all_of if told.ranks(BAD)), last)
+    bad = first_bad.ranks(BAD)
+    words = [functools.reduce(operator.or_, words) & ~BAD for words in zip(*(t.words for t in all_of), strict=True)]
+    return msgspec.structs.replace(last, words=tuple(w | BAD * (rank in bad) for rank, w in enumerate(words)))
+
+
 def _norm(parameters: Iterable[Tensor]) -> Tensor | None:
     gradients = [_local(p.grad) for p in parameters if p.grad is not None]
-    return torch.stack(torch._foreach_norm(gradients)).norm() if gradients else None  # noqa: SLF001 - what clip_grad_norm_ uses
+    return _total(gradients).sqrt() if gradients else None
 
 
 def _squares(parameters: Iterable[Tensor], device: torch.device) -> Tensor:
@@ -142,8 +154,32 @@ def _squares(parameters: Iterable[Tensor], device: torch.device) -> Tensor:
             by_share.setdefault(_copies(parameter.grad, world), []).append(_local(parameter.grad))
     total = torch.zeros((), device=device)
     for copies, gradients in by_share.items():
-        norms = torch.stack([norm.float() for norm in torch._foreach_norm(gradients)])  # noqa: SLF001
-        total += norms.square().sum().to(device) / copies
+        total += _total(gradients).to(device) / copies
+    return total
+
+
+def _total(gradients: list[Tensor]) -> Tensor:
+    """The sum of all squares."""
+    if gradients[0].device.type == "cpu":
+        return torch.stack([square(gradient) for gradient in gradients]).sum()
+    norms = torch._foreach_norm(gradients)  # noqa: SLF001 - what clip_grad_norm_ uses: few kernels for all
+    return torch.stack([norm.float() for norm in norms]).square().sum()
+
+
+def square(gradients: Tensor) -> Tensor:
+    """The sum of a tensor's squares, in float32 or wider: not finite if one of its values is not.
+
+    One read. On a CPU `dot` uses all threads, where `vector_norm` uses one (docs/torch.md), and a sum that overflowed
+    (from a norm of 1.8e19 on) is looked at again, for there nobody waits for it.
+    """
+    if gradients.device.type != "cpu":
+        norm: Tensor = torch.linalg.vector_norm(gradients, dtype=_wide(gradients.dtype))
+        return norm.square()
+    flat = gradients.reshape(-1)
+    plain = flat.dtype in {torch.float32, torch.float64}
+    total: Tensor = torch.dot(flat, flat) if plain else torch.linalg.vector_norm(flat, dtype=torch.float32).square()
+    if not math.isfinite(total) and bool(torch.isfinite(flat).all()):
+        return torch.full_like(total, torch.finfo(total.dtype).max / 2**20)  # room to be added up
     return total
 
 

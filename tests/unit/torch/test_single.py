@@ -18,6 +18,7 @@ from medevac.client import Client
 from medevac.client.link import NoLink
 from medevac.core.seal import SEAL, decode_seal, encode_seal
 from medevac.torch import Check, CheckpointManager, Finding, Guard, Stop, host_copy, lineage
+from medevac.torch.bridge import square
 from medevac.torch.checkpoints import optimal_interval
 from medevac.torch.ecc import EccWatch
 from medevac.torch.place import here
@@ -128,6 +129,22 @@ def test_overflows_of_a_scaler_are_its_own_affair(tmp_path: Path) -> None:
         guard.end_step(loss=loss)
     assert scaler.get_scale() < 2.0**127
     assert all(bool(torch.isfinite(one).all()) for one in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_value_that_is_not_finite_shows_in_the_sum_of_squares(dtype: torch.dtype, bad: float) -> None:
+    gradients = torch.randn(1000, 3, dtype=dtype).T
+    assert float(square(gradients)) == pytest.approx(float(gradients.double().square().sum()), rel=0.02)
+    gradients[1, 777] = bad
+    assert not math.isfinite(square(gradients))
+
+
+def test_a_sum_of_squares_that_overflows_is_no_alarm() -> None:
+    gradients = torch.full((1000,), 1e30)
+    assert math.isfinite(sum(square(gradients) for _ in range(1000)))
+    gradients[5], gradients[6] = math.inf, -math.inf
+    assert not math.isfinite(square(gradients))
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
