@@ -9,7 +9,8 @@ ledger was decoded. Compares, on one core and with the file in the page cache, t
 - `grep -c -F -f`: as many literals as the scanner looks for;
 - `zcat | grep -c`: for the same log in gzip, each with both cores;
 
-and measures memory, events a second where every fifth line is a fault, and several files at once.
+with `medevac decode --json`, its start included; and measures memory, events a second where every fifth line is a
+fault, and several files at once.
 """
 
 from __future__ import annotations
@@ -107,24 +108,26 @@ def make_log(path: Path, size: int, share: float) -> Ledger:
     return ledger
 
 
+MEDEVAC = (sys.executable, "-m", "medevac.cli.main", "decode", "--json")
 DECODE = """
-import collections, json, resource, sys
+import collections, json, sys
 from medevac.decode.files import Options, decode_files
-kinds = collections.Counter(e.kind for e in decode_files(sys.argv[2:], options=Options(jobs=int(sys.argv[1]))))
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(json.dumps({"kinds": kinds, "peak_kib": peak}))
+events = decode_files(sys.argv[2:], options=Options(jobs=int(sys.argv[1])))
+print(json.dumps(collections.Counter(event.kind for event in events)))
 """
 
 
 class Run(NamedTuple):
-    """Seconds of wall time and of processor time of a command, its start included, and what it wrote into a pipe."""
+    """Seconds of wall and of processor time of a command, its start included; resident MiB at most; what it wrote."""
 
     wall: float
     cpu: float
+    peak: float
     said: str
 
 
 def timed(command: list[str]) -> Run:
+    """Run it, its output into a pipe."""
     begun = time.perf_counter()
     process = subprocess.Popen(command, env={**os.environ, "LC_ALL": "C"}, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -132,36 +135,39 @@ def timed(command: list[str]) -> Run:
     _, _, usage = os.wait4(process.pid, 0)
     process.returncode = 0
     process.stdout.close()
-    return Run(time.perf_counter() - begun, usage.ru_utime + usage.ru_stime, said)
+    return Run(time.perf_counter() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, said)
 
 
 def one_core(command: list[str]) -> list[str]:
     return ["taskset", "-c", "0", *command]
 
 
-def decode_command(paths: list[Path], jobs: int = 1) -> list[str]:
+def events_of(paths: list[Path], jobs: int = 1) -> list[str]:
+    """The command that decodes and only counts: the library without the catalog, incidents and output."""
     return [sys.executable, "-c", DECODE, str(jobs), *map(str, paths)]
 
 
 def medians(rounds: int, runs: dict[str, Callable[[], Run]]) -> dict[str, Run]:
-    """The median times of each, the runs taken in turn so that a busy machine slows all of them alike."""
+    """The median of each, the runs taken in turn so that a busy machine slows all of them alike."""
     done: dict[str, list[Run]] = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
             done[name].append(run())
-    return {
-        name: Run(statistics.median(r.wall for r in got), statistics.median(r.cpu for r in got), got[-1].said)
-        for name, got in done.items()
-    }
+    return {name: median(got) for name, got in done.items()}
 
 
-def check(said: str, ledger: Ledger, copies: int = 1) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(said)
-    found = report["kinds"]
-    assert found == {kind: count * copies for kind, count in ledger.items()}, (
-        f"not all was decoded: {found} of {ledger}"
-    )
-    return report
+def median(runs: list[Run]) -> Run:
+    wall, cpu, peak = (statistics.median(column) for column in zip(*(run[:3] for run in runs), strict=True))
+    return Run(wall, cpu, peak, runs[-1].said)
+
+
+def check(said: str, ledger: Ledger, copies: int = 1) -> None:
+    """All of the ledger, and nothing else: in counts of DECODE, or in the lines of the command."""
+    lines = said.splitlines()
+    counted = len(lines) == 1 and '"kind":' not in said
+    found = json.loads(said) if counted else collections.Counter(json.loads(line)["kind"] for line in lines)
+    wanted = {kind: count * copies for kind, count in ledger.items()}
+    assert found == wanted, f"not all was decoded: {found} of {wanted}"
 
 
 Row = dict[str, Any]
@@ -183,19 +189,20 @@ def sparse(folder: Path, size: int, rounds: int) -> Iterator[Row]:
     got = medians(
         rounds,
         {
-            "decode": lambda: timed(one_core(decode_command([path]))),
+            "decode": lambda: timed(one_core([*MEDEVAC, str(path)])),
             "grep": lambda: timed(one_core(["grep", "-c", "-F", "NVRM: Xid", str(path)])),
             "greps": lambda: timed(one_core(["grep", "-c", "-a", "-F", "-f", str(patterns), str(path)])),
         },
     )
-    report, decode = check(got["decode"].said, ledger), got["decode"]
+    decode = got["decode"]
+    check(decode.said, ledger)
     bytes_ = path.stat().st_size
     for name, what in (("grep", "grep -c -F, one literal"), ("greps", f"grep -c -F -f, {len(ANCHORS)} literals")):
         other = got[name]
         speeds = bytes_ / decode.wall / 1e9, bytes_ / other.wall / 1e9
         yield beside(f"decode_vs_{name}", speeds[0], "GB/s", what, speeds[1], other.wall / decode.wall)
         yield beside(f"decode_vs_{name}_cpu", decode.cpu, "s", what, other.cpu, other.cpu / decode.cpu)
-    yield {"name": "decode_memory", "value": round(report["peak_kib"] / 1024), "unit": "MiB"}
+    yield {"name": "decode_memory", "value": round(decode.peak), "unit": "MiB"}
     yield packed(folder, path, ledger, rounds)
     yield parallel(path, ledger, rounds)
     path.unlink()
@@ -208,7 +215,7 @@ def packed(folder: Path, path: Path, ledger: Ledger, rounds: int) -> Row:
     with packed_path.open("wb") as out:
         subprocess.run(["gzip", "-c", "-6", path], stdout=out, check=True)
     zcat = ["bash", "-c", f"zcat {packed_path} | grep -c -F 'NVRM: Xid'"]
-    got = medians(rounds, {"decode": lambda: timed(decode_command([packed_path])), "zcat": lambda: timed(zcat)})
+    got = medians(rounds, {"decode": lambda: timed([*MEDEVAC, str(packed_path)]), "zcat": lambda: timed(zcat)})
     check(got["decode"].said, ledger)
     packed_path.unlink()
     ours, theirs = got["decode"].wall, got["zcat"].wall
@@ -222,7 +229,7 @@ def parallel(path: Path, ledger: Ledger, rounds: int) -> Row:
         copy.hardlink_to(path)
 
     def of(jobs: int) -> Callable[[], Run]:
-        return lambda: timed(decode_command(copies, jobs))
+        return lambda: timed(events_of(copies, jobs))
 
     got = medians(max(1, rounds // 2), {str(jobs): of(jobs) for jobs in (1, 2)})
     for jobs in ("1", "2"):
@@ -233,14 +240,28 @@ def parallel(path: Path, ledger: Ledger, rounds: int) -> Row:
 
 
 def dense(folder: Path, size: int, rounds: int) -> Iterator[Row]:
-    """Every fifth line is a fault."""
+    """Every fifth line is a fault: read only, and with incidents and JSON; and what the command's start takes of it."""
     path = folder / "medevac-bench-dense.log"
     ledger = make_log(path, size, 0.2)
-    decode = medians(rounds, {"decode": lambda: timed(one_core(decode_command([path])))})["decode"]
-    check(decode.said, ledger)
+    first = folder / "medevac-bench-first.log"
+    with path.open("rb") as whole:
+        first.write_bytes(whole.read(10_000).rpartition(b"\n")[0])
+    got = medians(
+        rounds,
+        {
+            "events": lambda: timed(one_core(events_of([path]))),
+            "json": lambda: timed(one_core([*MEDEVAC, str(path)])),
+            "start": lambda: timed(one_core([*MEDEVAC, str(first)])),
+        },
+    )
+    for name in ("events", "json"):
+        check(got[name].said, ledger)
+        rate = sum(ledger.values()) / got[name].wall
+        yield beside(f"decode_{name}_per_s", rate, "events/s", "aim", 200_000, rate / 200_000)
+    yield {"name": "decode_json_memory", "value": round(got["json"].peak), "unit": "MiB"}
+    yield {"name": "decode_start", "value": round(got["start"].wall, 2), "unit": "s"}
     path.unlink()
-    rate = sum(ledger.values()) / decode.wall
-    yield beside("decode_events_per_s", rate, "events/s", "aim", 200_000, rate / 200_000)
+    first.unlink()
 
 
 def main() -> None:
