@@ -18,7 +18,10 @@ from medevac.core.policy import Absent, Policy, Predicate, Rule, Seen
 
 SHIPPED = ("standard", "local", "demo")
 SECTIONS = ("budget", "recovery", "hang", "lineage", "correlation", "mending")
-SHARES = ("cluster_share", "rack_share", "nvlink_share", "floor_share")
+SHARES = (
+    *(("budget", key) for key in ("cluster_share", "rack_share", "nvlink_share", "floor_share")),
+    ("recovery", "array_share"),
+)
 
 
 def load_policy(name: str, mode: Literal["act", "monitor"] = "act", read: Callable[[str], str] | None = None) -> Policy:
@@ -123,13 +126,15 @@ def _check(where: str, policy: Policy) -> None:
     if policy.hang.floor_s > policy.hang.ceiling_s:
         floor, ceiling = policy.hang.floor_s, policy.hang.ceiling_s
         raise CatalogError(f"{where}: hang.floor_s: {floor} is over hang.ceiling_s, {ceiling}: write less")
-    for key in SHARES:
-        if not 0.0 <= getattr(policy.budget, key) <= 1.0:
-            raise CatalogError(f"{where}: budget.{key}: {getattr(policy.budget, key)} is no share: write 0 to 1")
+    for section, key in SHARES:
+        share = getattr(getattr(policy, section), key)
+        if not 0.0 <= share <= 1.0:
+            raise CatalogError(f"{where}: {section}.{key}: {share} is no share: write 0 to 1")
     positive = {
         "recovery.attempts_without_progress": policy.recovery.attempts_without_progress,
         "recovery.retry_s": policy.recovery.retry_s,
         "recovery.refused_starts": policy.recovery.refused_starts,
+        "recovery.array_least": policy.recovery.array_least,
         "hang.window": policy.hang.window,
         "hang.min_steps": policy.hang.min_steps,
         "budget.window_s": policy.budget.window_s,

@@ -51,7 +51,7 @@ def audit(
     return Exit.DONE
 
 
-def moment_of(text: str) -> float:
+def moment_of(text: str, option: str = "--since") -> float:
     """Unix seconds of what a person wrote. Raises `CommandError`."""
     if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text):
         return time.time() - float(ago[1]) * UNITS[ago[2]]
@@ -60,7 +60,7 @@ def moment_of(text: str) -> float:
     try:
         when = datetime.fromisoformat(text)
     except ValueError as problem:
-        raise CommandError(f"--since {text}: write 2026-03-01T10:00, unix seconds, or 15m, 6h, 2d") from problem
+        raise CommandError(f"{option} {text}: write 2026-03-01T10:00, unix seconds, or 15m, 6h, 2d") from problem
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 

@@ -57,6 +57,7 @@ COMMANDS = (
     Command("watchdog", "medevac.cli.watchdog:watchdog", "Release jobs that Medevac holds for too long."),
     Command("node-check", "medevac.cli.node_check:node_check", "Say whether this node may take work (Prolog, Epilog)."),
     Command("slurm", "medevac.cli.slurm:app", "Check how a Slurm job is looked after."),
+    Command("compare", "medevac.cli.compare:compare", "Set monitor mode's recommendations beside what operators did."),
     Command("drill", "medevac.cli.drill:app", "Inject a fault on the playground."),
     Command("config", "medevac.cli.config:app", "Write or check the configuration of the services."),
     Command("completion", "medevac.cli.completion:completion", "Print the completion script of a shell."),

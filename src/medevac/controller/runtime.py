@@ -27,7 +27,10 @@ from medevac.ports.scheduler import Scheduler
 from medevac.ports.source import Source
 from medevac.ports.store import Store
 
-RESTING = (*JOB.final, "held", "gave-up")
+OVER = (*JOB.final, "watched")
+"""States in which nothing is kept for a next attempt."""
+
+RESTING = (*OVER, "held", "gave-up")
 """States in which only a person does something next."""
 
 
@@ -138,10 +141,11 @@ class Runtime:
         jobs = self.loop.view.jobs
         for name, job in jobs.items():
             if job.state not in RESTING and name not in self._heard:
+                self._let_go.discard(name)
                 self._heard[name] = [self._listen(tasks, source) for source in self._ports.job_sources(name)]
-            elif job.state in JOB.final and name not in self._let_go:
+            elif job.state in OVER and name not in self._let_go:
                 self._let_go.add(name)
-                for task in self._heard.get(name, []):
+                for task in self._heard.pop(name, []):
                     task.cancel()
                 await self._ports.over(name)
         quiet = bool(jobs) and not new and self.performer.idle

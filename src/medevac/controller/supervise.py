@@ -21,6 +21,7 @@ from medevac.adapters.lease import Lease, is_gone, read
 from medevac.adapters.schedulers.local.scheduler import LocalScheduler
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.controller.patience import patiently
+from medevac.controller.runtime import RESTING
 from medevac.controller.settings import LEASE, LOG, Run
 from medevac.controller.stream import Output
 from medevac.controller.tell import line
@@ -77,7 +78,7 @@ class Progress:
     @property
     def code(self) -> int | None:
         """What `medevac run` ends with; None while the job is not over."""
-        over = self.state in {*JOB.final, "held", "gave-up"}
+        over = self.state in RESTING
         if not over or self._released or self._closing is None or self._closing.id not in self._settled:
             return None
         return self._closing.code if isinstance(self._closing, FinishJob) else WAITS

@@ -18,6 +18,7 @@ from medevac.core.events import (
     TimePassed,
 )
 from medevac.core.failure import blamed, own_mistake
+from medevac.core.job_recovery import WAITS
 from medevac.core.jobs import Job
 from medevac.core.lineage import doubted_as
 from medevac.core.policy import Policy
@@ -56,7 +57,8 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
                 _of(name, "suspect-resume", f"rank {event.rank} loaded step {event.step}, which is not known clean")
             ]
         case AttemptEnded():
-            return [_ended(job, event, view, policy, verdict)]
+            told = _ended(job, event, view, policy, verdict)
+            return [told, *_stops_array(job, view, told)]
         case CheckpointVerified() if event.step == job.chosen:
             good = event.ok or _unsealed_by_order(job)
             return [_of(name, "good-checkpoint" if good else "bad-checkpoint", event.problem)]
@@ -115,6 +117,8 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: D
         return _of(name, "only-watched", told)
     if job.state in {"leaving", "stopping"} or event.code == DRAINED:
         told = job.why or told
+    elif verdict and (alike := failing_alike(job, view, policy)):
+        return _of(name, "array-failed", f"{alike}; last: {told}")
     elif not job.passed() and event.code in recovery.user_code_exits:
         return _of(name, "user-code", f"{told}: the command itself is wrong")
     elif verdict and own_mistake(job, verdict):
@@ -129,6 +133,29 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: D
         return _of(name, "too-many", f"{job.restarts} restarts, the most allowed; last: {told}")
     named = blamed(job, verdict) * recovery.same_gpu_crashes if verdict and not event.why else ()
     return _of(name, "failed", told, named or _blamed(job, event))
+
+
+def failing_alike(job: Job, view: View, policy: Policy) -> str:
+    """Of the tasks of its array that ran so far, enough failed as this one did; "" where not."""
+    array, recovery = job.spec.array, policy.recovery
+    if not array or not job.failed_as:
+        return ""
+    tasks = [one for one in view.jobs.values() if one.spec.array == array]
+    alike = sum(one.failed_as == job.failed_as for one in tasks)
+    if alike < recovery.array_least or alike <= recovery.array_share * len(tasks):
+        return ""
+    return f"{alike} of {len(tasks)} tasks of {array} that ran failed alike ({job.failed_as})"
+
+
+def _stops_array(job: Job, view: View, told: Trigger) -> list[Trigger]:
+    """What waits for its next attempt waits for a person instead; what runs goes on."""
+    if told.on != "array-failed":
+        return []
+    return [
+        _of(name, "array-failed", told.why)
+        for name, one in ordered(view.jobs)
+        if one.spec.array == job.spec.array and one.state in WAITS and one.failed_as == job.failed_as
+    ]
 
 
 def _tainted(job: Job, view: View) -> bool:

@@ -112,13 +112,16 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True, tag=True):
-    """A job came under Medevac's care. `ranks` is how many it wants, 0 for one process that starts its own."""
+    """A job came under Medevac's care. `ranks` is how many it wants, 0 for one process that starts its own; `array` the
+    array that it is a task of.
+    """
 
     job: str
     command: tuple[str, ...] = ()
     ranks: int = 0
     gpus_per_rank: int = 1
     policy: JobPolicy = JobPolicy()
+    array: str = ""
 
 
 class RankPlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -14,6 +14,7 @@ HARDWARE_WEIGHT = {"critical": 96, "warning": 70, "info": 0}
 CERTAIN = 0.7
 SENT_BY_OTHERS = frozenset({2, 15})
 """SIGINT and SIGTERM: whoever got them was told to go."""
+FIRST_SIGNAL = 128
 OWN_FAULTS = frozenset({"user-code", "out-of-memory"})
 SHARED_FAULTS = frozenset({"hardware", "network", "system-software"})
 
@@ -37,6 +38,15 @@ def past_end(verdict: Diagnosis, step: int) -> PastEnd:
     named = next((one.node for one in verdict.suspects if one.node), "")
     signature = verdict.root[0].signature if verdict.root else ""
     return PastEnd(cause=verdict.cause, node=named, step=max(step, 0), signature=signature)
+
+
+def failed_as(verdict: Diagnosis, code: int) -> str:
+    """What other tasks of an array may fail with as well; "" for a fault of the hardware, and for a signal."""
+    if verdict.cause in {"hardware", "preemption"} and not verdict.abstained:
+        return ""
+    if verdict.abstained or verdict.cause == "unknown":
+        return f"exit code {code}" if 0 < code < FIRST_SIGNAL else ""
+    return f"{verdict.cause}: {verdict.root[0].signature}" if verdict.root else verdict.cause
 
 
 def own_mistake(job: Job, verdict: Diagnosis) -> bool:

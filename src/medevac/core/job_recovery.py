@@ -11,7 +11,9 @@ WAITS = ("backing-off", "choosing")
 TRANSITIONS = (
     *rows(("new",), "submitted", "backing-off", says="what its folder holds is read first"),
     *rows(("starting",), "started", "proving", says="its ranks are there"),
-    *rows((*WAITS, "held", "gave-up"), "started", "proving", says="the scheduler, or a person, ran it again"),
+    *rows(
+        (*WAITS, "held", "gave-up", "watched"), "started", "proving", says="the scheduler, or a person, ran it again"
+    ),
     *rows(("starting",), "refused", "backing-off", says="the scheduler said no"),
     *rows(("starting",), "no-place", "backing-off", "page", "too little is in service for it"),
     *rows(("starting",), "refused-often", "held", "hold", "the scheduler says no again and again"),
@@ -27,6 +29,7 @@ TRANSITIONS = (
     *rows(ALIVE, "no-progress", "gave-up", "give-up", "attempts in a row passed no earlier step"),
     *rows(ALIVE, "too-many", "gave-up", "give-up", "as many restarts as the policy allows"),
     *rows(ALIVE, "user-code", "gave-up", "give-up", "the job's own mistake: a restart would not help"),
+    *rows((*ALIVE, *WAITS), "array-failed", "held", "hold-array", "the tasks of its array fail alike"),
     *rows(ALIVE, "only-watched", "watched", "pass-on", "nothing is done: it ended with its own code"),
     *rows(("backing-off",), "due", "choosing", "verify", "time to go on from the newest clean checkpoint"),
     *rows(("backing-off", "choosing"), "nothing-saved", "starting", "start", "no checkpoint: from nothing"),
@@ -39,4 +42,4 @@ TRANSITIONS = (
     *rows(("held",), "order-stop", "ended", "end", "a person stopped it"),
 )
 
-JOB = Machine(name="job", initial="new", final=("finished", "watched", "ended"), table=TRANSITIONS)
+JOB = Machine(name="job", initial="new", final=("finished", "ended"), table=TRANSITIONS)

@@ -64,7 +64,7 @@ class Job(Struct, frozen=True, kw_only=True):
     """One job. `best` is the furthest sound step of earlier attempts, `reached` of this one; `unproven` how many
     attempts in a row ended without passing `best`; `bad` the (attempt, step) pairs where NaN or infinity showed,
     `bad_rank` the rank that said so last; `denied` why its last starts came to nothing (no-place, refused), `denials`
-    how many in a row.
+    how many in a row; `failed_as` how its last attempt failed by itself, "" once it is past that.
     """
 
     spec: JobSubmitted
@@ -85,6 +85,7 @@ class Job(Struct, frozen=True, kw_only=True):
     unproven: int = 0
     denied: str = ""
     denials: int = 0
+    failed_as: str = ""
     bad: tuple[tuple[int, int], ...] = ()
     bad_rank: int | None = None
     culprits: tuple[str, ...] = ()

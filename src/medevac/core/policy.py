@@ -117,6 +117,8 @@ class Recovery(Data, frozen=True, kw_only=True):
     retry_s: float = 5.0
     retry_most_s: float = 60.0
     refused_starts: int = 8
+    array_share: float = 0.5
+    array_least: int = 3
     same_gpu_crashes: int = 2
     user_code_exits: tuple[int, ...] = (2, 126, 127)
 

@@ -153,7 +153,7 @@ def _until(job: Job, target: str, trigger: Trigger, view: View, policy: Policy) 
         return view.now
     if trigger.on in DENIALS:
         before = job.denials if job.denied == trigger.on else 0
-        return view.now + min(recovery.retry_s * 2 ** min(before, 16), recovery.retry_most_s)
+        return view.now + min(recovery.retry_s * 2.0 ** min(before, 16), recovery.retry_most_s)
     return view.now + recovery.backoff_s[min(job.unproven, len(recovery.backoff_s) - 1)]
 
 
@@ -261,6 +261,19 @@ def _hold(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAct
     return [*(_pointed(job, policy, None, f"hold/{when}", why) if unclean else ()), hold, page]
 
 
+def _hold_array(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
+    """Paged once for the array, and again for a task that a person has let go on meanwhile."""
+    name, array = job.spec.job, job.spec.array
+    hold = HoldJob(id=f"{name}/hold/{job.since:.3f}", job=name, purpose="person", reason=trigger.why)
+    stopped = any(one.on == "array-failed" for one in view.jobs.values() if one.spec.array == array)
+    released = job.attempt > job.restarts + 1
+    if stopped and not released:
+        return [hold]
+    text = f"array {array} is stopped: {trigger.why}; `medevac release {name}` lets a task go on"
+    waiting = HoldJob(id=f"{array}/hold/{view.seq}", job=array, purpose="person", reason=trigger.why, array=True)
+    return [hold, waiting, Page(id=f"{array}/page/{view.seq}", level="critical", text=text)]
+
+
 def _release(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAction]:  # noqa: ARG001
     return [ReleaseJob(id=f"{job.spec.job}/release/{view.seq}", job=job.spec.job, reason=trigger.why)]
 
@@ -282,6 +295,7 @@ ACTS: dict[str, Callable[[Job, View, Trigger, Policy], list[AnyAction]]] = {
     "pass-on": _pass_on,
     "give-up": _give_up,
     "hold": _hold,
+    "hold-array": _hold_array,
     "release": _release,
     "end": _end,
 }

@@ -42,7 +42,7 @@ from medevac.core.events import (
     WatchBegan,
 )
 from medevac.core.evidence import Evidence
-from medevac.core.failure import past_end
+from medevac.core.failure import failed_as, past_end
 from medevac.core.job_recovery import ALIVE
 from medevac.core.jobs import Job
 from medevac.core.lineage import Doubt, some_gpu_of
@@ -229,7 +229,9 @@ class View(Struct, frozen=True, kw_only=True):
     def _with_end(self, diagnosed: Diagnosed) -> View:
         job = self.jobs[diagnosed.job]
         end = past_end(diagnosed.verdict, job.reached)
-        return self._with_job(diagnosed.job, replace(job, ends=(*job.ends, end)[-16:], verdict=diagnosed))
+        alike = failed_as(diagnosed.verdict, job.ended.code) if job.ended and not job.ended.why else ""
+        job = replace(job, ends=(*job.ends, end)[-16:], verdict=diagnosed, failed_as=alike)
+        return self._with_job(diagnosed.job, job)
 
     def _with_held(self, held: Held) -> View:
         """A guard's no: what waited for a time does not come due meanwhile."""
@@ -353,6 +355,8 @@ def _moved(job: Job, moved: Moved, at: float) -> Job:
         on, why = job.on, f"{job.why}; it did not leave in time"
     if on == "order-release":
         job = replace(job, restarts=0, unproven=0)
+    if on == "progress":
+        job = replace(job, failed_as="")
     if on in {"order-release", "started"}:
         job = replace(job, denied="", denials=0)
     return replace(job, state=moved.target, since=at, until=moved.until, on=on, why=why, cause=cause)

@@ -160,7 +160,11 @@ def _action(action: AnyAction) -> str:  # noqa: C901, PLR0911, PLR0912 - one cas
             origin = "from nothing" if action.resume_from is None else f"from step {action.resume_from}"
             return f"start attempt {action.attempt} {origin} on {count(len(action.ranks), 'rank')}"
         case HoldJob():
-            return f"hold job {action.job} for {'a person' if action.purpose == 'person' else 'its recovery'}"
+            what, whom = (
+                "array" if action.array else "job",
+                "a person" if action.purpose == "person" else "its recovery",
+            )
+            return f"hold {what} {action.job} for {whom}"
         case ReleaseJob():
             return f"release job {action.job}"
         case FinishJob():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
@@ -39,39 +39,70 @@ def controller_gone(lease: Path, now: float) -> bool:
     return held is None or held.expires <= now or (held.process is not None and is_gone(held.process))
 
 
-def needs(job: SlurmJob, now: float, limit_s: float, *, gone: bool) -> Need:
-    """What the watchdog owes a job. Pure.
+def needs(job: SlurmJob, age_s: float, limit_s: float, *, gone: bool) -> Need:
+    """What the watchdog owes a job whose mark stands for `age_s`. Pure.
 
     `requeue`: the controller killed it to run it again, and died before it said so to Slurm.
     """
     mark = hold_mark(job.admin_comment)
-    if mark is None or mark.purpose != "recovery" or not (gone or now - mark.at > limit_s):
+    if mark is None or mark.purpose != "recovery" or not (gone or age_s > limit_s):
         return ""
     if job.state in WAITS:
         return "release" if job.held and not mark.theirs else ""
     return "requeue" if mark.by == "stop" and job.state == "FAILED" and job.requeue else ""
 
 
+class Ages:
+    """How long each mark stands: by its own time when it is first seen, counted on by the monotonic clock, so that a
+    wall clock that is set neither frees a job early nor keeps it.
+    """
+
+    def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._wall = wall
+        self._monotonic = monotonic
+        self._began: dict[tuple[str, str, float], float] = {}
+
+    def of(self, jobs: Iterable[SlurmJob]) -> dict[str, float]:
+        """Seconds, by the job's id; jobs that have no mark (any more) are forgotten."""
+        wall, now = self._wall(), self._monotonic()
+        marks = {(job.id, mark.hold, mark.at): mark for job in jobs if (mark := hold_mark(job.admin_comment))}
+        self._began = {key: self._began.get(key, now - max(0.0, wall - mark.at)) for key, mark in marks.items()}
+        return {key[0]: now - began for key, began in self._began.items()}
+
+
 class Watchdog:
     """`lease` is the controller's file; `limit_s` how old a hold may become."""
 
-    def __init__(self, look: Jobs, run: Run, lease: Path, limit_s: float) -> None:
+    def __init__(
+        self,
+        look: Jobs,
+        run: Run,
+        lease: Path,
+        limit_s: float,
+        *,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._look = look
         self._run = run
         self._lease = lease
         self._limit_s = limit_s
+        self._wall = wall
+        self._ages = Ages(wall, monotonic)
 
     async def once(self) -> tuple[str, ...]:
         """Look, and let go what is due; the jobs let go. Raises the errors of `ports.errors` where Slurm is away."""
-        now = time.time()
-        gone = controller_gone(self._lease, now)
+        gone = controller_gone(self._lease, self._wall())
         freed = []
-        for job in await self._look.jobs(fresh=True):
-            need = needs(job, now, self._limit_s, gone=gone)
+        jobs = await self._look.jobs(fresh=True)
+        ages = self._ages.of(jobs)
+        for job in jobs:
+            age = ages.get(job.id, 0.0)
+            need = needs(job, age, self._limit_s, gone=gone)
             mark = hold_mark(job.admin_comment)
             if need and mark and await self._let_go(job, mark, need):
                 why = "its controller is gone" if gone else f"the limit is {self._limit_s:g} s"
-                log.warning("let go", job=job.id, how=need, hold=mark.hold, age_s=round(now - mark.at, 1), why=why)
+                log.warning("let go", job=job.id, how=need, hold=mark.hold, age_s=round(age, 1), why=why)
                 freed.append(job.id)
         return tuple(freed)
 

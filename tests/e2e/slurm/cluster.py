@@ -280,10 +280,17 @@ class Cluster:
                 self.start_node(node)
         self.call("scancel", "--user", getpass.getuser(), check=False)
         until(lambda: not self.call("squeue", "-h", check=False).stdout.strip(), "no job is left")
+        self._past()
         for node in self.nodes:
             for state in ("undrain", "resume"):
                 self.call("scontrol", "update", f"NodeName={node}", f"State={state}", check=False)
         self.wait_idle()
+
+    def _past(self) -> None:
+        """Wait until no job ended in this second: Slurm tells no less, and whoever begins to look now takes it up."""
+        ends = self.call("squeue", "-h", "-t", "all", "-o", "%e").stdout.split()
+        last = max((end for end in ends if end[0].isdigit()), default="")
+        until(lambda: last < time.strftime("%Y-%m-%dT%H:%M:%S"), "the next second", 5.0)
 
     # --- the parts --------------------------------------------------------------------------------------------------
 

@@ -144,11 +144,19 @@ class Service:
 
     def medevac(self, *words: str) -> str:
         """What one of Medevac's commands prints, beside this cluster."""
+        return self._run(*words).stdout
+
+    def complaint(self, *words: str) -> str:
+        """What one says that cannot read what it needs."""
+        done = self._run(*words)
+        assert (done.returncode, done.stdout) == (3, "")
+        return done.stderr
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "medevac.cli.main", *words]
-        done = subprocess.run(
+        return subprocess.run(
             command, env=self.cluster.env, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
-        return done.stdout
 
     def printed(self) -> str:
         path = self.folder / "printed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.unit.core.builders import CLUSTER, DEMO, Told, changed, kinds, running, sealed, xid
 
 from medevac.core import events as ev
-from medevac.core.actions import FinishJob, Page, PointClean, StopAttempt
+from medevac.core.actions import FinishJob, HoldJob, Page, PointClean, StopAttempt
 
 
 def end(told: Told, at: float, code: int = 1, why: str = "") -> list[object]:
@@ -203,3 +203,68 @@ def test_where_the_policy_starts_anew_nothing_is_pointed_at_and_nobody_is_waited
     assert isinstance(point, PointClean)
     assert isinstance(stop, StopAttempt)
     assert (point.step, stop.hold) == (None, "recovery")
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def tasks(count: int) -> Told:
+    """So many tasks of one array, each in its first attempt."""
+    told = Told(DEMO, CLUSTER)
+    for task in range(count):
+        name = f"array_{task}"
+        told.tell(ev.JobSubmitted(at=1.0, job=name, ranks=1, array="array"), ev.TimePassed(at=1.0))
+        told.tell(ev.AttemptStarted(at=1.0, job=name, attempt=1, ranks=told.view.jobs[name].ranks))
+    told.settle(1.0)
+    for task in range(count):
+        told.tell(ev.StepReported(at=2.0, job=f"array_{task}", attempt=1, step=1))
+    return told
+
+
+def fails(told: Told, task: int, at: float, code: int) -> list[object]:
+    name = f"array_{task}"
+    ended = ev.AttemptEnded(at=at, job=name, attempt=told.view.jobs[name].attempt, code=code)
+    return list(told.tell(ended).actions)
+
+
+def states(told: Told) -> list[str]:
+    return [told.view.jobs[name].state for name in sorted(told.view.jobs)]
+
+
+def test_a_task_that_fails_alone_is_recovered_alone() -> None:
+    told = tasks(4)
+    assert [fails(told, task, 10.0 + task, code=task + 3) for task in range(3)] == [[], [], []]
+    assert states(told) == ["backing-off"] * 3 + ["running"]
+
+
+def test_an_array_whose_tasks_fail_alike_is_stopped_with_the_reason() -> None:
+    told = tasks(5)
+    fails(told, 0, 10.0, 7)
+    fails(told, 1, 11.0, 9)
+    fails(told, 2, 12.0, 7)
+    done = fails(told, 3, 13.0, 7)
+    holds = [(action.job, action.array) for action in done if isinstance(action, HoldJob)]
+    assert holds == [("array_3", False), ("array", True), ("array_0", False), ("array_2", False)]
+    (page,) = [action for action in done if isinstance(action, Page)]
+    assert "3 of 5 tasks of array that ran failed alike (exit code 7)" in page.text
+    assert states(told) == ["held", "backing-off", "held", "held", "running"]
+
+
+def test_a_stopped_array_pages_again_only_for_a_task_that_a_person_let_go_on() -> None:
+    told = tasks(5)
+    for task in range(3):
+        fails(told, task, 10.0, 7)
+    assert kinds(fails(told, 3, 20.0, 7)) == ["HoldJob"]
+    told.tell(ev.OrderGiven(at=30.0, what="release", who="alex", target="array_0"), ev.TimePassed(at=31.0))
+    told.tell(ev.AttemptStarted(at=32.0, job="array_0", attempt=2, ranks=told.view.jobs["array_0"].ranks))
+    assert kinds(fails(told, 0, 40.0, 7)) == ["HoldJob", "HoldJob", "Page"]
+
+
+def test_a_task_that_got_past_its_failure_counts_no_more() -> None:
+    told = tasks(4)
+    fails(told, 0, 10.0, 7)
+    told.tell(ev.TimePassed(at=20.0))
+    told.tell(ev.AttemptStarted(at=20.0, job="array_0", attempt=2, ranks=told.view.jobs["array_0"].ranks))
+    told.tell(ev.StepReported(at=21.0, job="array_0", attempt=2, step=5))
+    fails(told, 1, 30.0, 7)
+    assert fails(told, 2, 31.0, 7) == []

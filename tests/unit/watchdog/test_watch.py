@@ -44,7 +44,7 @@ def ours(age: float = 200.0) -> HoldMark:
     ],
 )
 def test_what_is_never_touched(spared: SlurmJob, gone: bool) -> None:
-    assert needs(spared, NOW, LIMIT, gone=gone) == ""
+    assert needs(spared, 200.0, LIMIT, gone=gone) == ""
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_what_is_never_touched(spared: SlurmJob, gone: bool) -> None:
     [(119.0, False, ""), (121.0, False, "release"), (0.0, True, "release"), (-5.0, False, ""), (-5.0, True, "release")],
 )
 def test_a_hold_of_ours_is_let_go_when_it_is_old_or_nobody_acts(age: float, gone: bool, need: str) -> None:
-    assert needs(job(ours(age)), NOW, LIMIT, gone=gone) == need
+    assert needs(job(ours(age)), age, LIMIT, gone=gone) == need
 
 
 def test_a_job_that_was_killed_to_run_again_and_never_requeued() -> None:
-    assert needs(job(ours(), state="FAILED", held=False), NOW, LIMIT, gone=False) == "requeue"
-    assert needs(job(ours(10.0), state="FAILED", held=False), NOW, LIMIT, gone=False) == ""
+    assert needs(job(ours(), state="FAILED", held=False), 200.0, LIMIT, gone=False) == "requeue"
+    assert needs(job(ours(10.0), state="FAILED", held=False), 10.0, LIMIT, gone=False) == ""
 
 
 def test_a_controller_is_gone(tmp_path: Path) -> None:
@@ -120,4 +120,19 @@ async def test_what_slurm_refuses_is_tried_again(tmp_path: Path) -> None:
     dog = Watchdog(queue, queue.run, tmp_path / "controller.lease", LIMIT)
     assert await dog.once() == ()
     queue.refuses = ""
+    assert await dog.once() == ("17",)
+
+
+@pytest.mark.parametrize("jump", [-7200.0, 7200.0])
+async def test_a_wall_clock_that_is_set_neither_frees_a_job_early_nor_keeps_it(tmp_path: Path, jump: float) -> None:
+    lease = Lease(tmp_path / "controller.lease", now=lambda: time.time() + abs(jump))
+    lease.take()
+    wall, monotonic = NOW, 50.0
+    queue = Queue(job(ours(age=10.0)))
+    dog = Watchdog(queue, queue.run, lease.path, LIMIT, wall=lambda: wall, monotonic=lambda: monotonic)
+    assert await dog.once() == ()
+    wall += jump
+    monotonic += 100.0
+    assert await dog.once() == (), "110 s old"
+    monotonic += 11.0
     assert await dog.once() == ("17",)

@@ -108,7 +108,7 @@ class SlurmScheduler:
         await self._requests.ask(action)
 
     async def hold(self, action: HoldJob) -> None:
-        await self._stops.hold(action)
+        await (self._stops.hold_waiting(action) if action.array else self._stops.hold(action))
 
     async def release(self, action: ReleaseJob) -> None:
         await self._starts.release(action)

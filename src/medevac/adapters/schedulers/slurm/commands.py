@@ -122,7 +122,7 @@ class Commands:
             for key, value in os.environ.items()
             if key in ours or not key.startswith(("SLURM_", "SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_"))
         }
-        env |= {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}
+        env |= {"TZ": "UTC", "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard", "SLURM_BITSTR_LEN": "0"}
         return env | ({"SLURM_CONF": self._conf} if self._conf else {})
 
 

@@ -97,6 +97,16 @@ class Stops:
         await self._check(job, held=True)
         self._done(memory, action.id)
 
+    async def hold_waiting(self, action: HoldJob) -> None:
+        """The tasks of an array that wait, those that never ran as one."""
+        for job in await self._slurm.look.jobs(fresh=True):
+            if watching.array_of(job) != action.job or job.state not in WAITS or job.held:
+                continue
+            array, _, tasks = job.id.partition("_")
+            one = replace(job, id=job.id if tasks.isdigit() else f"{array}_[{tasks.partition('%')[0]}]")
+            await self._mark(one, action.cause or action.id, action.purpose, "hold")
+            await self._run("scontrol", "hold", one.id)
+
     async def _requeued(self, job: SlurmJob) -> SlurmJob:
         """Back in the queue, where it waits for two minutes: time enough to mark and hold it."""
         if not job.requeue:

@@ -36,6 +36,12 @@ def name_of(job: SlurmJob) -> str:
     return f"slurm-{job.id}"
 
 
+def array_of(job: SlurmJob) -> str:
+    """`slurm-12` of its task `slurm-12_3`, "" for a job that is no task."""
+    array, task, _ = job.id.partition("_")
+    return f"slurm-{array}" if task else ""
+
+
 def finished(job: SlurmJob) -> bool:
     """Its processes are gone and it is not in the queue."""
     return job.state not in RUNS | WAITS | BETWEEN
@@ -74,6 +80,7 @@ def with_start(
         command=(job.name,),
         ranks=len(ranks),
         policy=policy,
+        array=array_of(job),
     )
     started = AttemptStarted(
         at=at,
