@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from medevac.catalog.schema import KindRule, SxidEntry, XidEntry
 
 OTHERS = {"gpud": "gpud", "nvsentinel": "NVSentinel"}
+MODELS = ("A100", "H100", "B100", "GB200")
+"""The models that NVIDIA's table has a column for."""
 DIES = {True: "yes", False: "no", None: "depends"}
 GENERATIONS = {"a800": "A100", "h20": "H100", "h200": "H100", "h800": "H100", "b200": "B100", "gb300": "GB200"}
 """Models that the tables do not name, by the model whose column holds for them."""
@@ -73,6 +75,8 @@ def applies(entry: XidEntry, gpu: str) -> str:
         return "not published"
     model = gpu.strip().upper()
     model = GENERATIONS.get(model.lower(), model)
+    if model not in MODELS:
+        return f"the tables do not say; they have {', '.join(MODELS)} and what is like them"
     return "can occur" if model in entry.gpus else "not expected on this model"
 
 
@@ -96,7 +100,7 @@ def _conditions(when: dict[str, str | int | bool | tuple[str, ...]]) -> str:
 def _models(entry: XidEntry) -> str:
     if entry.gpus is None:
         return NOT_PUBLISHED
-    return ", ".join(entry.gpus) or "none of A100, H100, B100, GB200"
+    return ", ".join(entry.gpus) or f"none of {', '.join(MODELS)}"
 
 
 def _section(title: str, items: Iterable[str]) -> list[str]:

@@ -23,7 +23,7 @@ from medevac.decode.stream import Decoder
 
 KMSG = "/dev/kmsg"
 _PIECE = 1 << 18
-_LONGEST = 1 << 20  # bytes of an unfinished line that are kept
+_LONGEST = 4 << 20  # bytes that a line may be long; of a longer one the beginning is read
 _KNOWN_AGAIN = 64  # bytes before our place in a file that tell whether it is still the same text
 
 
@@ -38,6 +38,7 @@ class Feed:
         self._name = name
         self._ctx = ctx
         self._partial = b""
+        self._inside = False  # a line of which enough was read
         self._begun = line > 1
         self._lines = Decoder(name, ctx, make_scanner(), line_counter(1), line)
         self._export = ExportDecoder(name, ctx) if export else None
@@ -55,8 +56,17 @@ class Feed:
                 self._export = ExportDecoder(self._name, self._ctx)
         if self._export is not None:
             return self._export.feed(data)
-        lines, self._partial = whole_lines(self._partial + data)
-        return self._lines.feed(lines, len(lines)) + self._lines.read_so_far() if lines else []
+        if self._inside:
+            end = data.find(b"\n") + 1
+            self._inside = not end
+            self._lines.skip(data, end or len(data))
+            data = data[end or len(data) :]
+        data = self._partial + data
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) > _LONGEST:
+            self._inside, cut = True, len(data)
+        lines, self._partial = data[:cut], data[cut:]
+        return self._lines.feed(lines, cut) + self._lines.read_so_far() if cut else []
 
     def quiet(self) -> list[FaultSeen]:
         """Nothing came since: those that waited."""
@@ -183,14 +193,6 @@ def _some(file: int) -> bytes:
         return os.read(file, _PIECE)
     except BlockingIOError:  # a pipe by name, whose writer says nothing now
         return b""
-
-
-def whole_lines(data: bytes) -> tuple[bytes, bytes]:
-    """`data` up to its last line end, and the rest. A rest that is too long for a line counts as one."""
-    cut = data.rfind(b"\n") + 1
-    if not cut and len(data) > _LONGEST:
-        return data[:_LONGEST] + b"\n", b""
-    return data[:cut], data[cut:]
 
 
 class Kmsg:

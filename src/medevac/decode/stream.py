@@ -15,6 +15,7 @@ from medevac.decode.readers import Unreadable
 from medevac.decode.scanner import Scanner, line_counter, make_scanner
 
 BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
+LONGEST = 4  # blocks that a line may be long; of a longer one the beginning is read
 _BATCH = 512  # lines found before they are parsed: between two scans of a block the parser's code is cold
 _LOOK_AHEAD = 2  # lines taken after one whose fact may go on without an anchor
 _GOES_ON = re.compile(rb"AER: |PCIe Bus E|nel panic|error status/mask|: {2,8}\[ ?\d")
@@ -156,7 +157,11 @@ def decode_stream(
     inside = False  # a line longer than the block
     while have:
         last = buffer.rfind(b"\n", 0, have) + 1
-        full = have == BLOCK
+        full = have == len(buffer)
+        if full and not last and not inside and have < LONGEST * BLOCK:
+            buffer, view = _roomier(buffer)
+            have += source.fill(view, have)
+            continue
         use = last if last and full else have
         if inside:
             first = buffer.find(b"\n", 0, have) + 1 or have
@@ -164,7 +169,7 @@ def decode_stream(
             inside = first == have and buffer[have - 1] != 10
             view[: have - first] = bytes(view[first:have])
             have -= first
-            if have < BLOCK:
+            if have < len(buffer):
                 have += source.fill(view, have)
             continue
         yield from decoder.feed(buffer, use)
@@ -180,6 +185,13 @@ def decode_stream(
     yield from decoder.finish()
     if source.broken:
         raise source.broken
+
+
+def _roomier(buffer: bytearray) -> tuple[bytearray, memoryview]:
+    """Twice the room for the same bytes: a line is longer than a block."""
+    larger = bytearray(2 * len(buffer))
+    larger[: len(buffer)] = buffer
+    return larger, memoryview(larger)
 
 
 class _Source:

@@ -43,6 +43,7 @@ def test_page_names_the_rules_of_a_lines_own_words(capsys: pytest.CaptureFixture
         ("74", "h200", "On h200: can occur"),
         ("74", "B200", "On B200: not expected on this model"),
         ("175", "H100", "On H100: not published"),
+        ("79", "L40S", "On L40S: the tables do not say"),
     ],
 )
 def test_page_for_a_model(code: str, gpu: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

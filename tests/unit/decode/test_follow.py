@@ -251,3 +251,13 @@ def test_a_journal_in_export_format_in_pieces_of_any_size(step: int) -> None:
     assert lines_of(pipe) == []
     assert pipe.ended
     os.close(reading)
+
+
+def test_a_line_longer_than_any_is_read_once_and_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    tail = Tail(str(path), from_start=True)
+    append(path, xid(1)[:-1] + b"x" * (6 << 20))
+    seen = lines_of(tail)
+    append(path, b"y" * (1 << 20) + xid(2) + b"quiet\n" + xid(3))
+    assert seen + lines_of(tail) == [(1, 1), (3, 3)]
+    tail.close()

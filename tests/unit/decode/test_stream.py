@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,7 @@ from tests.unit.decode.shapes import REFERENCE, Shape, differences, expectations
 from medevac.core.events import FaultSeen
 from medevac.decode import stream
 from medevac.decode.context import Context
+from medevac.decode.files import decode_files
 from medevac.decode.scanner import ANCHORS, PackedScanner, PlainScanner
 from medevac.decode.stream import decode_stream
 
@@ -194,3 +196,12 @@ def test_events_keep_the_order_of_their_lines() -> None:
     lines = [event.line for event in decoded(data)]
     assert lines == sorted(lines)
     assert len(lines) > 300
+
+
+def test_a_line_of_a_megabyte_is_read_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "shipped.json"
+    record = (
+        '{"pad": "' + "x" * (1 << 20) + '", "log": "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."}\n'
+    )
+    path.write_text(record * 3 + "y" * (9 << 20) + record + record)
+    assert [event.line for event in decode_files([str(path)])] == [1, 2, 3, 5]
