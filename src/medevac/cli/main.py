@@ -52,7 +52,11 @@ COMMANDS = (
     Command("replay", "medevac.cli.replay:replay", "Compute decisions again, or compare two policies, on a log."),
     Command("policy", "medevac.cli.policy:app", "Check a policy, or show one with all that it extends."),
     Command("topology", "medevac.cli.policy:topology", "Check a topology file."),
-    Command("trace", "medevac.cli.trace:trace", "Say who holds a stalled collective up, by NCCL flight recorders."),
+    Command(
+        "trace",
+        "medevac.cli.trace:trace",
+        "Say who holds a stalled collective up (NCCL flight recorders), or what a GPU has touched.",
+    ),
     Command("controller", "medevac.cli.controller:controller", "Look after a cluster's jobs and nodes, as a service."),
     Command("watchdog", "medevac.cli.watchdog:watchdog", "Release jobs that Medevac holds for too long."),
     Command("node-check", "medevac.cli.node_check:node_check", "Say whether this node may take work (Prolog, Epilog)."),
