@@ -171,7 +171,7 @@ def _names(job: Job) -> set[str]:
 
 
 def _spared(job: Job) -> bool:
-    return job.on in {"critical", "pre-failure", "suspect-resume"}
+    return job.on in {"critical", "pre-failure", "suspect-resume", "room"}
 
 
 def _same_bad_step_again(job: Job, view: View) -> bool:
@@ -185,7 +185,8 @@ def _blamed(job: Job, event: AttemptEnded) -> tuple[str, ...]:
     if event.why:
         return ()
     suspects = [exit_ for exit_ in event.exits if exit_.code == HARDWARE] or list(event.exits[:1])
-    homes = {place.rank: place.gpus for place in job.ranks}
+    # A launcher's ranks are not ours to tell apart: one of its GPUs, and which is not known, says nothing of all.
+    homes = {place.rank: place.gpus for place in job.ranks if len(place.gpus) <= max(job.spec.gpus_per_rank, 1)}
     times = 2 if suspects and suspects[0].code == HARDWARE else 1
     return homes.get(suspects[0].rank, ()) * times if suspects and suspects[0].code not in {0, DRAINED} else ()
 

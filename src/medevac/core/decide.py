@@ -61,7 +61,7 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
         decision, work = _take(decision, work, trigger, policy)
     if _touches_lineage(event, decision):
         decision, work = _judge(decision, work, policy)
-        for trigger in _second_thoughts(work):
+        for trigger in _second_thoughts(work, policy):
             decision, work = _take(decision, work, trigger, policy)
     return replace(decision, reason=_reason(decision))
 
@@ -83,7 +83,10 @@ def _slow(view: View, event: StepReported) -> tuple[Finding, ...]:
     """Ranks and jobs that became slow with this report."""
     job = view.jobs.get(event.job)
     news = job.slowness.news(event) if job and job.attempt == event.attempt else ()
-    return slow_findings(event.job, job.ranks, news, event) if job and news else ()
+    if job is None or not news:
+        return ()
+    ranks = job.ranks if job.spec.gpus_per_rank else ()  # a launcher's ranks are not its agents
+    return slow_findings(event.job, ranks, news, event)
 
 
 def _explained(view: View, event: AnyEvent) -> tuple[Diagnosed, ...]:
@@ -245,13 +248,19 @@ def _judge(decision: Decision, view: View, policy: Policy) -> tuple[Decision, Vi
     return decision, view
 
 
-def _second_thoughts(view: View) -> list[Trigger]:
-    """A running attempt whose checkpoint has just become suspect."""
-    return [
+def _second_thoughts(view: View, policy: Policy) -> list[Trigger]:
+    """A running attempt whose checkpoint has just become suspect, and one that could have more than it runs on."""
+    doubtful = [
         Trigger(machine="job", who=name, on="suspect-resume", why=f"step {job.resumed}, which it loaded, is in doubt")
         for name, job in ordered(view.jobs)
         if job.state in {"proving", "running", "starting"} and recover.runs_from_suspect(job, view)
     ]
+    grown = [
+        Trigger(machine="job", who=name, on="room", why="more than it runs on is in service again")
+        for name, job in ordered(view.jobs)
+        if recover.may_grow(job, view, policy)
+    ]
+    return [*doubtful, *grown]
 
 
 def _reason(decision: Decision) -> str:

@@ -109,6 +109,7 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     output: str | None = None
     lineage: Literal["sealed", "none"] | None = None
     flight_recorder: str | None = None
+    min_ranks: int | None = None
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True, tag=True):

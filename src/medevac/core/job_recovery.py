@@ -18,6 +18,7 @@ TRANSITIONS = (
     *rows(("starting",), "no-place", "backing-off", "page", "too little is in service for it"),
     *rows(("starting",), "refused-often", "held", "hold", "the scheduler says no again and again"),
     *rows(("proving",), "progress", "running", "recovered", "its step passed the best earlier one"),
+    *rows(("running",), "room", "leaving", "ask", "it runs on less than it could have again"),
     *rows((*RUNS, "starting"), "pre-failure", "leaving", "ask", "a GPU of it is likely to fail"),
     *rows((*RUNS, "starting", "leaving"), "critical", "stopping", "stop", "a GPU of it failed"),
     *rows((*RUNS, "leaving"), "hung", "stopping", "stop", "no progress within the limit"),

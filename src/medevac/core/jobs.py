@@ -158,7 +158,7 @@ class Job(Struct, frozen=True, kw_only=True):
     def behind(self) -> tuple[RankPlace, ...]:
         """The ranks that reported the lowest step, when the others are ahead; none where that says nothing."""
         steps = {place.rank: self.rank_steps.get(place.rank, -1) for place in self.ranks}
-        if len(steps) < 2 or not self.rank_steps:
+        if len(steps) < 2 or not self.rank_steps or not self.spec.gpus_per_rank:
             return ()
         lowest = min(steps.values())
         late = tuple(place for place in self.ranks if steps[place.rank] == lowest)

@@ -22,27 +22,33 @@ def place(
     gpus_per_rank: int = 1,
     out: Collection[str] = (),
     before: Sequence[RankPlace] = (),
+    least: int = 1,
 ) -> tuple[RankPlace, ...] | None:
-    """Places for up to `ranks` ranks, none of them on what is in `out` (GPU UUIDs and node names).
+    """Places for `least` to `ranks` ranks, none of them on what is in `out` (GPU UUIDs and node names).
 
-    `ranks` 0 is one process with all usable GPUs of the first node that has any. A cluster without GPUs places ranks
-    on its nodes in turn. None: nothing usable is left.
+    `ranks` 0 is one process with all usable GPUs of the first node that has any. `gpus_per_rank` 0 is one process a
+    node, with all usable GPUs of it (a launcher's agents). A cluster without GPUs places ranks on its nodes in turn.
+    None: too little is left.
     """
     usable = [node for node in nodes if node.name not in out]
     if not usable:
         return None
     if not any(node.gpus for node in nodes):
-        return _without_gpus(usable, max(ranks, 1))
-    if ranks == 0:
+        found = _without_gpus(usable, max(ranks, 1) if gpus_per_rank else min(ranks, len(usable)))
+    elif ranks == 0:
         return _one_process(usable, out)
-    slots = [slot for node in usable for slot in _slots(node, gpus_per_rank, out)]
-    had = {place.gpus for place in before}
-    wanted = sorted(slots, key=lambda slot: (slot.gpus not in had, slot.turn))[:ranks]
-    return _numbered(wanted, [node.name for node in nodes]) if wanted else None
+    else:
+        slots = [slot for node in usable for slot in _slots(node, gpus_per_rank, out)]
+        had = {place.gpus if gpus_per_rank else place.node for place in before}
+        kept = sorted(slots, key=lambda slot: ((slot.gpus if gpus_per_rank else slot.node) not in had, slot.turn))
+        found = _numbered(kept[:ranks], [node.name for node in nodes])
+    return found if len(found) >= max(least, 1) else None
 
 
 def _slots(node: Node, size: int, out: Collection[str]) -> list[Slot]:
     free: list[Gpu] = sorted((gpu for gpu in node.gpus if gpu.uuid not in out), key=lambda gpu: gpu.index)
+    if not size:
+        return [Slot(node=node.name, gpus=tuple(gpu.uuid for gpu in free), turn=0)] if free else []
     groups = [free[i : i + size] for i in range(0, len(free) - size + 1, size)]
     return [
         Slot(node=node.name, gpus=tuple(gpu.uuid for gpu in group), turn=group[0].index // size) for group in groups

@@ -70,7 +70,20 @@ def out_for(job: Job, view: View, policy: Policy) -> frozenset[str]:
 def places(job: Job, view: View, policy: Policy) -> tuple[RankPlace, ...] | None:
     """Where its next attempt goes; None while nothing is usable."""
     nodes = tuple(view.nodes.values())
-    return place(nodes, job.spec.ranks, job.spec.gpus_per_rank, out_for(job, view, policy), job.ranks)
+    spec, least = job.spec, job.spec.policy.min_ranks or 1
+    return place(nodes, spec.ranks, spec.gpus_per_rank, out_for(job, view, policy), job.ranks, least)
+
+
+def may_grow(job: Job, view: View, policy: Policy) -> bool:
+    """It runs on less than it could have now, and a restart would lose nothing: its checkpoints are followed."""
+    if job.state != "running" or not job.spec.ranks or job.spec.source != "local" or not _followed(job):
+        return False
+    found = places(job, view, policy) or ()
+    return sum(_size(place) for place in found) > sum(_size(place) for place in job.ranks)
+
+
+def _size(place: RankPlace) -> int:
+    return max(len(place.gpus), 1)
 
 
 def judgements(view: View) -> Iterable[JudgeCheckpoint]:

@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from medevac.torch.batches import GlobalBatches
     from medevac.torch.checkpoints import CheckpointManager
     from medevac.torch.checks import Check, Finding
     from medevac.torch.guard import Guard
@@ -24,12 +25,13 @@ if TYPE_CHECKING:
     from medevac.torch.links import Link
     from medevac.torch.stop import Stop
 
-__all__ = ["Check", "CheckpointManager", "Finding", "Guard", "Link", "Resumed", "Stop", "newest_clean"]
+__all__ = ["Check", "CheckpointManager", "Finding", "GlobalBatches", "Guard", "Link", "Resumed", "Stop", "newest_clean"]
 
 _HOMES = {
     "Check": "checks",
     "CheckpointManager": "checkpoints",
     "Finding": "checks",
+    "GlobalBatches": "batches",
     "Guard": "guard",
     "Link": "links",
     "Resumed": "history",

@@ -14,6 +14,7 @@ import sys
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.run import main as torchrun
 
+from medevac.client.agents import fitted
 from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, SUSPECT, TERMINATED
 
 SAID = (HARDWARE, SUSPECT, ROLL_BACK, DRAINED, TERMINATED)
@@ -25,6 +26,7 @@ def main() -> int:
     # Restarted ranks would read the dead ones' addresses out of one store for all restarts (pytorch/pytorch#135712).
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
+        fit()
         torchrun()
     except ChildFailedError as failed:
         codes = {failure.exitcode for failure in failed.failures.values()}
@@ -33,6 +35,19 @@ def main() -> int:
             raise
         return code
     return 0
+
+
+def fit() -> None:
+    """Under Medevac: as many agents and ranks as there are nodes and GPUs left, said where that changes something."""
+    if "MEDEVAC_JOB_ID" not in os.environ:
+        return
+    try:
+        words, said = fitted(sys.argv[1:], os.environ)
+    except ValueError as problem:
+        sys.exit(f"torchrun: {problem}")
+    for one in said:
+        print(f"medevac: {one}", file=sys.stderr, flush=True)  # noqa: T201 - the agent's log
+    sys.argv[1:] = words
 
 
 if __name__ == "__main__":
