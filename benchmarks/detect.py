@@ -1,10 +1,14 @@
-"""How often is a healthy job called hung or slow, and how soon is a sick one named? Simulated job-days, the real core.
+"""How often is a healthy job called hung, stopped, or called slow, and how soon is a sick one named? Simulated
+job-days, the real core.
 
     python benchmarks/detect.py [--days N] [--stall-days N] [--seed N] [--json]
 
 Every report and every deadline goes through `View.apply` and `decide`, as in a controller. The pauses of a healthy job
 are heavy-tailed: saves and evals announce their phase, data stalls do not. All parameters are printed; the tail of the
-stalls, the step time and the policy's margin are swept. A false action is a stop of a job that would have gone on.
+stalls, the step time and the policy's patience are swept. A false action is a stop of a job that would have gone on; a
+false name is a warning at the limit, on which the job is only looked at. A look at a healthy job that waits finds
+nothing that confirms a hang, but for the share `silent_share` of its stalls, which also keep the rank's heartbeat file
+from being touched (its node's file-system client stands still, those of others do not).
 
 Whole job-days are lived through without stalls; then each of the stalls of many more days strikes one of the moments of
 those: views are values, so a moment can be gone on from as often as one likes.
@@ -24,13 +28,16 @@ from typing import Any
 import msgspec
 
 from medevac.catalog.policy import load_policy
+from medevac.controller.examine import LOOKS, PAUSE_S
 from medevac.controller.intake import LAST_WORDS_S
 from medevac.controller.sources import OBSERVE_S
-from medevac.core.actions import StopAttempt
+from medevac.core.actions import ExamineAttempt, StopAttempt
 from medevac.core.decide import decide
+from medevac.core.diagnose_case import Clue
 from medevac.core.events import (
     AnyEvent,
     AttemptEnded,
+    AttemptExamined,
     AttemptStarted,
     JobSubmitted,
     OutputRead,
@@ -70,6 +77,7 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
     stalls_an_hour: float = 0.25
     stall_least_s: float = 2.0
     stall_tail: float = 3.0
+    silent_share: float = 0.0
     restarts_a_day: float = 0.5
     restart_s: float = 240.0
 
@@ -77,16 +85,19 @@ class Pauses(msgspec.Struct, frozen=True, kw_only=True):
 class Life:
     """One job in the core: what it is told, and what comes of it."""
 
-    def __init__(self, ranks: int, margin_s: float | None = None) -> None:
+    def __init__(self, ranks: int, **numbers: float) -> None:
+        """`numbers`: of the policy's section `hang`, other than its own."""
         self.policy = load_policy("standard", "act")
-        if margin_s is not None:
-            hang = msgspec.structs.replace(self.policy.hang, margin_s=margin_s)
-            self.policy = msgspec.structs.replace(self.policy, hang=hang)
-        self.view = View(hang=self.policy.hang)
+        hang = msgspec.structs.replace(self.policy.hang, **numbers)
+        self.policy = msgspec.structs.replace(self.policy, hang=hang)
+        self.view = View(hang=hang)
         self.seq = 0
         self.ranks = ranks
         places = tuple(RankPlace(rank=rank, node=f"n{rank}", gpus=(f"g{rank}",)) for rank in range(ranks))
         self.stops = 0
+        self.names = 0
+        self.shows = ""
+        """The signature that a look at it finds, "" for none."""
         self.found: list[tuple[str, float]] = []
         self.tell(JobSubmitted(at=0.0, job=JOB, ranks=ranks))
         self.tell(AttemptStarted(at=0.0, job=JOB, attempt=1, ranks=places))
@@ -97,13 +108,18 @@ class Life:
         decision = decide(self.view, event, self.policy)
         self.view = self.view.after(decision)
         self.stops += sum(isinstance(action, StopAttempt) for action in decision.actions)
+        self.names += sum(finding.rule == "hang" for finding in decision.findings)
         self.found += [(finding.rule, decision.at) for finding in decision.findings]
+        looks = [action for action in decision.actions if isinstance(action, ExamineAttempt)]
+        if looks and self.shows and self.view.now - looks[0].since >= self.policy.hang.silent_s:
+            clue = Clue(signature=self.shows, role="symptom", symptom="hang", text="seen", rank=0)
+            then = self.view.now + LOOKS * PAUSE_S
+            self.tell(AttemptExamined(at=then, job=JOB, attempt=1, clues=(clue,)))
 
     def until(self, at: float) -> bool:
         """Silence up to `at`: deadlines of the core come due meanwhile. True where the job was stopped for it."""
         before = self.stops
-        due = self.view.hang_deadline(self.view.jobs[JOB])
-        if due is not None and due < at:
+        while (due := self.view.look_deadline(self.view.jobs[JOB])) is not None and due < at and self.stops == before:
             self.tell(TimePassed(at=due + 0.01))
         return self.stops > before
 
@@ -120,11 +136,11 @@ class Days(msgspec.Struct):
     moments: list[tuple[View, float]]
 
 
-def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random, margin_s: float | None = None) -> Days:
+def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random, **numbers: float) -> Days:
     """So many job-days. After a false stop a new job begins: what it had learned is lost."""
-    counts = {"stops": 0, "straggler": 0, "slowdown": 0}
+    counts = {"stops": 0, "hang": 0, "straggler": 0, "slowdown": 0}
     moments: list[tuple[View, float]] = []
-    at, life, step = 0.0, Life(ranks, margin_s), 0
+    at, life, step = 0.0, Life(ranks, **numbers), 0
     while at < days * DAY_S:
         for phase, lasts in phases(pauses, step, chance):
             compute = [lasts * 0.8 * chance.lognormvariate(0, 0.03) for _ in range(ranks)]
@@ -139,30 +155,29 @@ def healthy(pauses: Pauses, days: float, ranks: int, chance: random.Random, marg
                 moments.append((life.view, at))
             continue
         _count(counts, life)
-        life = Life(ranks, margin_s)
+        life = Life(ranks, **numbers)
         life.tell(TimePassed(at=at))
         step = 0
     _count(counts, life)
     return Days(counts=counts, moments=moments)
 
 
-def stalled(pauses: Pauses, lived: Days, days: float, chance: random.Random, margin_s: float | None) -> int:
-    """False stops by the stalls of so many job-days, each at a moment of those lived through."""
-    life, stops = Life(1, margin_s), 0
+def stalled(pauses: Pauses, lived: Days, days: float, chance: random.Random, **numbers: float) -> tuple[int, int]:
+    """False stops and false names by the stalls of so many job-days, each at a moment of those lived through."""
+    life, stops = Life(1, **numbers), 0
     for _ in range(round(days * 24 * pauses.stalls_an_hour)):
         life.view, at = chance.choice(lived.moments)
+        life.shows = "process-silent" if chance.random() < pauses.silent_share else ""
         took = pauses.step_s + pauses.stall_least_s * chance.paretovariate(pauses.stall_tail)
         stops += life.until(at + took)
-    return stops
+    return stops, life.names
 
 
-def beginnings(pauses: Pauses, jobs: int, chance: random.Random) -> int:
-    """False stops among the first ten saves and evals of so many jobs, which have learned little of them."""
+def beginnings(pauses: Pauses, jobs: int, chance: random.Random) -> dict[str, int]:
+    """False stops and names among the first ten saves and evals of so many jobs, which have learned little of them."""
     often = msgspec.structs.replace(pauses, save_every=12, eval_every=30, restarts_a_day=0.0)
-    stops = 0
-    for _ in range(jobs):
-        stops += healthy(often, 121 * often.step_s / DAY_S, 1, chance).counts["stops"]
-    return stops
+    lived = [healthy(often, 121 * often.step_s / DAY_S, 1, chance).counts for _ in range(jobs)]
+    return {"jobs": jobs, "stops": sum(c["stops"] for c in lived), "names": sum(c["hang"] for c in lived)}
 
 
 def phases(pauses: Pauses, step: int, chance: random.Random) -> Iterator[tuple[Phase, float]]:
@@ -208,16 +223,24 @@ def time_to_straggler(ratio: float, pauses: Pauses, chance: random.Random, ranks
     return None
 
 
-def time_to_hang(pauses: Pauses, chance: random.Random) -> tuple[float, float]:
-    """The limit in force after 300 steps, and seconds from the last report to the stop."""
+def time_to_hang(pauses: Pauses, chance: random.Random, shows: str = "process-stopped") -> dict[str, float]:
+    """After 300 steps: the limit in force; seconds past it to the warning and to the stop, where a look finds `shows`
+    ("": nothing) from the beginning of the silence on.
+    """
     life, at = Life(1), 0.0
     for step in range(1, 301):
         at += pauses.step_s * chance.lognormvariate(0, pauses.step_spread)
         life.report(step, at)
     due = life.view.hang_deadline(life.view.jobs[JOB])
     assert due is not None
+    life.shows = shows
     assert life.until(at + 10 * DAY_S)
-    return due - at, life.view.now - at
+    named = next(when for rule, when in life.found if rule == "hang")
+    return {
+        "limit_s": round(due - at, 1),
+        "named_after_s": round(named - due, 2),
+        "stopped_after_s": round(life.view.now - due, 2),
+    }
 
 
 def time_to_crash(chance: random.Random) -> float:
@@ -240,32 +263,41 @@ def time_to_crash(chance: random.Random) -> float:
     return life.view.now - at
 
 
-def measure(days: float, stall_days: float, seed: int) -> dict[str, Any]:
-    """Everything, as one object."""
-    base, sweep = Pauses(), []
-    for step_s, margin_s in itertools.product((10.0, 60.0), (3.0, 60.0, 300.0)):
+def sweep(base: Pauses, days: float, stall_days: float, seed: int) -> Iterator[dict[str, Any]]:
+    """False stops and names by step time, patience and tail of the stalls; the last rows with silent files."""
+    for step_s, patience_s in itertools.product((2.0, 10.0, 60.0), (0.0, 60.0, 300.0)):
         chance = random.Random(seed)
         pauses = msgspec.structs.replace(base, step_s=step_s)
-        lived = healthy(pauses, days, 1, chance, margin_s)
-        for tail in (2.0, 3.0, 4.0):
-            stalls = msgspec.structs.replace(pauses, stall_tail=tail)
-            stops = stalled(stalls, lived, stall_days, chance, margin_s)
-            sweep.append(
-                {"step_s": step_s, "margin_s": margin_s, "stall_tail": tail, **per_thousand(stops, stall_days)}
-                | {"without_stalls": lived.counts["stops"], "slowdowns": lived.counts["slowdown"]}
-            )
+        lived = healthy(pauses, days, 1, chance, patience_s=patience_s)
+        shares = (0.0, 0.02) if patience_s == 300.0 else (0.0,)
+        for share, tail in itertools.product(shares, (1.5, 2.0, 3.0)):
+            stalls = msgspec.structs.replace(pauses, stall_tail=tail, silent_share=share)
+            stops, names = stalled(stalls, lived, stall_days, chance, patience_s=patience_s)
+            yield {"step_s": step_s, "patience_s": patience_s, "stall_tail": tail, "silent_share": share} | {
+                **per_thousand(stops, stall_days),
+                "named": round(names / stall_days * 1000, 1),
+                "without_stalls": lived.counts["stops"],
+                "slowdowns": lived.counts["slowdown"],
+            }
+
+
+def measure(days: float, stall_days: float, seed: int) -> dict[str, Any]:
+    """Everything, as one object."""
+    base = Pauses()
     ranks = healthy(msgspec.structs.replace(base, step_s=60.0), days, 4, random.Random(seed + 1))
     chance = random.Random(seed + 2)
-    limit, named = time_to_hang(base, chance)
     return {
         "days": days,
         "stall_days": stall_days,
         "pauses": msgspec.to_builtins(base),
-        "false_stops_per_1000_job_days": sweep,
-        "false_stops_of_300_new_jobs": beginnings(base, 300, chance),
+        "hang_rule": msgspec.to_builtins(msgspec.structs.asdict(load_policy("standard").hang)),
+        "false_stops_per_1000_job_days": list(sweep(base, days, stall_days, seed)),
+        "new_jobs": beginnings(base, 300, chance),
         "false_stragglers_per_1000_job_days": per_thousand(ranks.counts["straggler"], days),
         "crash_to_name_s": round(median(time_to_crash(chance) for _ in range(200)), 2),
-        "hang": {"step_s": base.step_s, "limit_s": round(limit, 1), "past_limit_s": round(named - limit, 2)},
+        "hang_confirmed": time_to_hang(base, chance),
+        "hang_silent_file": time_to_hang(base, chance, "process-silent"),
+        "hang_unconfirmed": time_to_hang(base, chance, ""),
         "straggler_steps": {str(r): time_to_straggler(r, base, chance) for r in (1.1, 1.2, 1.5, 2.0, 4.0)},
     }
 
@@ -283,16 +315,20 @@ def main() -> None:
         print(json.dumps(found, indent=1))
         return
     print(f"{found['days']:g} job-days each, stalls of {found['stall_days']:g}; a healthy job: {found['pauses']}")
+    print(f"the policy's hang rule: {found['hang_rule']}")
     for row in found["false_stops_per_1000_job_days"]:
+        silent = f", {row['silent_share']:.0%} of them with a silent file" if row["silent_share"] else ""
         print(
-            f"steps of {row['step_s']:g} s, margin {row['margin_s']:g} s, stalls of tail {row['stall_tail']:g}: "
-            f"{row['rate']:g} false stops per 1,000 job-days (95 %: at most {row['at_most']:g}); "
-            f"without stalls {row['without_stalls']} in all, {row['slowdowns']} false slowdowns"
+            f"steps of {row['step_s']:g} s, patience {row['patience_s']:g} s, stalls of tail {row['stall_tail']:g}"
+            f"{silent}: {row['rate']:g} false stops per 1,000 job-days (95 %: at most {row['at_most']:g}), "
+            f"{row['named']:g} named; without stalls {row['without_stalls']} stops, {row['slowdowns']} slowdowns"
         )
-    print(f"false stops of 300 new jobs, first saves and evals: {found['false_stops_of_300_new_jobs']}")
+    print(f"new jobs, first ten saves and evals: {found['new_jobs']}")
     print(f"false stragglers, 4 ranks: {found['false_stragglers_per_1000_job_days']}")
     print(f"a crash is named {found['crash_to_name_s']:g} s after its line (median)")
-    print(f"hang: {found['hang']}")
+    print(f"hang, a rank's process stopped: {found['hang_confirmed']}")
+    print(f"hang, a rank's file silent: {found['hang_silent_file']}")
+    print(f"hang, nothing seen: {found['hang_unconfirmed']}")
     print(f"a rank so many times slower is named after so many steps: {found['straggler_steps']}")
 
 

@@ -77,9 +77,11 @@ class Power(Line, frozen=True, kw_only=True, tag="power"):
 
 
 class Mishap(Line, frozen=True, kw_only=True, tag="mishap"):
-    """What the job does wrong when it reaches `step` (of that attempt; 0: of every one)."""
+    """What the job does wrong when it reaches `step` (of that attempt; 0: of every one). hang: the rank's process is
+    stopped; stuck: nothing shows why it waits.
+    """
 
-    what: Literal["crash", "hang", "nan", "end"]
+    what: Literal["crash", "hang", "stuck", "nan", "end"]
     step: int
     attempt: int = 0
     rank: int = 0

@@ -14,6 +14,7 @@ from medevac.controller.step import advance
 from medevac.core import events as ev
 from medevac.core.actions import (
     AnyAction,
+    ExamineAttempt,
     FinishJob,
     RequestCheckpoint,
     StartAttempt,
@@ -21,12 +22,19 @@ from medevac.core.actions import (
     VerifyCheckpoint,
 )
 from medevac.core.decision import Decision
+from medevac.core.diagnose_case import Clue
 from medevac.core.policy import Policy
 from medevac.core.view import View
 from medevac.ports.store import DecisionRecord, EventRecord, Record
 
 START = 1_790_000_000.0
-SETTLES_AFTER = {"StartAttempt": 0.6, "StopAttempt": 0.4, "VerifyCheckpoint": 0.3, "Isolate": 0.1}
+SETTLES_AFTER = {
+    "StartAttempt": 0.6,
+    "StopAttempt": 0.4,
+    "ExamineAttempt": 0.5,
+    "VerifyCheckpoint": 0.3,
+    "Isolate": 0.1,
+}
 MOST_EVENTS = 20_000
 
 
@@ -43,6 +51,7 @@ class World:
         self._order = itertools.count()
         self._running: StartAttempt | None = None
         self._hung: tuple[int, int] | None = None
+        self._stopped = False
         self._parent: int | None = None
         self._refusals = {m.action: m for m in script.mess if isinstance(m, say.Refuses)}
         self._refused: dict[str, int] = {}
@@ -151,14 +160,23 @@ class World:
 
     def _mishap(self, line: say.Mishap, event: ev.StepReported) -> None:
         at, job, attempt = event.at + 0.05, event.job, event.attempt
-        if line.what == "hang":
-            self._hung = (line.rank, event.step)
+        if line.what in {"hang", "stuck"}:
+            self._hung, self._stopped = (line.rank, event.step), line.what == "hang"
         elif line.what == "nan":
             bad = ev.StepReported(at=at, job=job, attempt=attempt, step=event.step, rank=line.rank, finite=False)
             self._heap_push(at, bad)
         else:
             exits = (ev.RankExit(rank=line.rank, code=line.code, at=at),) if line.code else ()
             self._heap_push(at, ev.AttemptEnded(at=at, job=job, attempt=attempt, code=line.code, exits=exits))
+
+    def _seen(self, action: ExamineAttempt) -> Clue:
+        assert self._hung
+        rank, places = self._hung[0], self.view.jobs[action.job].ranks
+        node = next(place.node for place in places if place.rank == rank)
+        text = f"rank {rank} (process 4{rank} on {node}) is stopped (state T)"
+        return Clue(
+            signature="process-stopped", role="symptom", symptom="hang", text=text, rank=rank, node=node, names="rank"
+        )
 
     def _perform(self, decision: Decision, at: float) -> None:
         for action in decision.actions:
@@ -189,6 +207,8 @@ class World:
             case StopAttempt() if self._running and self._running.attempt == action.attempt:
                 exits = tuple(ev.RankExit(rank=p.rank, code=137, signal=9, at=at) for p in self._running.ranks)
                 yield ev.AttemptEnded(at=at, job=job.name, attempt=action.attempt, code=137, exits=exits, why="stopped")
+            case ExamineAttempt() if self._hung and self._stopped:
+                yield ev.AttemptExamined(at=at, job=job.name, attempt=action.attempt, clues=(self._seen(action),))
             case RequestCheckpoint() if self._running and job.leaves_when_asked:
                 step = max(self.view.jobs[job.name].reached, 0)
                 last = self._step(action.attempt, step, 0, at)

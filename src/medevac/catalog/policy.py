@@ -15,9 +15,10 @@ from medevac.catalog.load import Catalog, load_catalog
 from medevac.catalog.schema import CatalogError
 from medevac.core.evidence import MOST_FACTS
 from medevac.core.policy import Absent, Policy, Predicate, Rule, Seen
+from medevac.core.progress import EVIDENCE, HangRule
 
 SHIPPED = ("standard", "local", "demo")
-SECTIONS = ("budget", "recovery", "hang", "lineage", "correlation", "mending")
+SECTIONS = ("budget", "recovery", "hang", "slow", "lineage", "correlation", "mending")
 SHARES = (
     *(("budget", key) for key in ("cluster_share", "rack_share", "nvlink_share", "floor_share")),
     ("recovery", "array_share"),
@@ -123,9 +124,7 @@ def _check(where: str, policy: Policy) -> None:
         for name, value in msgspec.structs.asdict(getattr(policy, section)).items():
             if isinstance(value, int | float) and not 0 <= value < math.inf:
                 raise CatalogError(f"{where}: {section}.{name}: {value} can never be meant: write 0 or more")
-    if policy.hang.floor_s > policy.hang.ceiling_s:
-        floor, ceiling = policy.hang.floor_s, policy.hang.ceiling_s
-        raise CatalogError(f"{where}: hang.floor_s: {floor} is over hang.ceiling_s, {ceiling}: write less")
+    _check_hang(where, policy.hang)
     for section, key in SHARES:
         share = getattr(getattr(policy, section), key)
         if not 0.0 <= share <= 1.0:
@@ -137,6 +136,11 @@ def _check(where: str, policy: Policy) -> None:
         "recovery.array_least": policy.recovery.array_least,
         "hang.window": policy.hang.window,
         "hang.min_steps": policy.hang.min_steps,
+        "hang.min_phases": policy.hang.min_phases,
+        "slow.window": policy.slow.window,
+        "slow.least_steps": policy.slow.least_steps,
+        "slow.baseline": policy.slow.baseline,
+        "slow.calm": policy.slow.calm,
         "budget.window_s": policy.budget.window_s,
         "correlation.window_s": policy.correlation.window_s,
     }
@@ -148,6 +152,16 @@ def _check(where: str, policy: Policy) -> None:
     for rule in policy.rules:
         for predicate in rule.when:
             _check_predicate(f"{where}: rule {rule.id}: when", predicate)
+
+
+def _check_hang(where: str, hang: HangRule) -> None:
+    if hang.floor_s > hang.ceiling_s:
+        raise CatalogError(
+            f"{where}: hang.floor_s: {hang.floor_s} is over hang.ceiling_s, {hang.ceiling_s}: write less"
+        )
+    for name in hang.confirmed_by:
+        if name not in EVIDENCE:
+            raise CatalogError(f"{where}: hang.confirmed_by: no look finds {name!r}: use some of {', '.join(EVIDENCE)}")
 
 
 def _check_predicate(where: str, p: Predicate) -> None:

@@ -6,6 +6,7 @@ Both links drop what they cannot pass on at once, and count it: a heartbeat that
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -20,6 +21,8 @@ MAX_PACKET = 64 * 1024
 RETRY_SECONDS = 0.25
 FILE_BYTES = 16 * 1024 * 1024
 FILE_POLL_SECONDS = 0.5
+ALIVE_SECONDS = 1.0
+"""A file that was not written to for so long is touched: its process lives, whatever its training waits for."""
 _WORDS = {request.encode(): request for request in REQUESTS}
 
 
@@ -131,6 +134,7 @@ class FileLink:
         self._lines: deque[bytes] = deque()
         self._requests: deque[Request] = deque()
         self._torn = False
+        self._alive_at = 0.0
         self._wake = threading.Event()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="medevac-client", daemon=True)
@@ -166,11 +170,13 @@ class FileLink:
             if time.monotonic() - polled_at >= FILE_POLL_SECONDS:
                 polled_at = time.monotonic()
                 self._poll()
+                self._touch()
 
     def _write(self) -> None:
         lines = [self._lines.popleft() for _ in range(len(self._lines))]
         if not lines:
             return
+        self._alive_at = time.monotonic()
         try:
             self._append(b"".join(lines))
         except OSError:
@@ -184,6 +190,12 @@ class FileLink:
         with self._file.open("ab", buffering=0) as out:
             out.write(b"\n" + data if self._torn else data)
         self._torn = False
+
+    def _touch(self) -> None:
+        if time.monotonic() - self._alive_at >= ALIVE_SECONDS:
+            self._alive_at = time.monotonic()
+            with contextlib.suppress(OSError):
+                os.utime(self._file)
 
     def _poll(self) -> None:
         for path, request in list(self._asked.items()):

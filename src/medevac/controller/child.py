@@ -41,6 +41,7 @@ from medevac.controller.output import progress_parser, read_output
 from medevac.controller.runtime import RESTING, Runtime
 from medevac.controller.second_opinion import second_opinions
 from medevac.controller.settings import LEASE, STORE, Run, Settings, act_by
+from medevac.core.actions import ExamineAttempt
 from medevac.core.events import AttemptExamined, JobSubmitted, OutputRead
 from medevac.ports.errors import BadReply, ConfigError, FencedOff, Refused, Unavailable
 from medevac.ports.source import Source
@@ -107,11 +108,11 @@ class LocalPorts:
         regex = spec.policy.progress_regex if spec else None
         return (await read_output(files.Attempt(folder / "attempts" / str(attempt)), job, attempt, regex),)
 
-    async def examine(self, job: str, attempt: int) -> tuple[AttemptExamined, ...]:
-        folder = self.state / "jobs" / job
+    async def examine(self, look: ExamineAttempt) -> tuple[AttemptExamined, ...]:
+        folder = self.state / "jobs" / look.job
         spec = files.load(folder / "spec.json", JobSpec)
         dumps = spec.policy.flight_recorder if spec else None
-        return await examine(files.Attempt(folder / "attempts" / str(attempt)), dumps, self.clock.now())
+        return await examine(look, files.Attempt(folder / "attempts" / str(look.attempt)), dumps, self.clock.now())
 
     async def submissions(self, known: Collection[str]) -> tuple[JobSubmitted, ...]:
         found = []

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from medevac.core.actions import (
     AnyAction,
+    ExamineAttempt,
     FinishJob,
     GiveBack,
     HoldJob,
@@ -34,7 +35,7 @@ NEVER_RAN = 137
 FolderOf = Callable[[str], str | None]
 """A job's checkpoint folder, None for a job without."""
 
-Examine = Callable[[str, int], Awaitable[tuple[AttemptExamined, ...]]]
+Examine = Callable[[ExamineAttempt], Awaitable[tuple[AttemptExamined, ...]]]
 """What is seen of an attempt that hangs; soon, nothing where it cannot be seen, and never an error."""
 
 
@@ -60,7 +61,8 @@ class Deeds:
     async def before(self, action: AnyAction) -> tuple[AnyEvent, ...]:
         """What can only be seen before the action is done."""
         if isinstance(action, StopAttempt) and action.examine:
-            return await self._examine(action.job, action.attempt)
+            look = ExamineAttempt(id=f"{action.id}/look", job=action.job, attempt=action.attempt)
+            return await self._examine(look)
         return ()
 
     async def do(self, action: AnyAction) -> tuple[AnyEvent, ...]:
@@ -70,6 +72,8 @@ class Deeds:
                 return (await self._scheduler.start(action),)
             case StopAttempt():
                 return (await self._scheduler.stop(action) or self._never_ran(action),)
+            case ExamineAttempt():
+                return await self._examine(action)
             case VerifyCheckpoint():
                 return (await self._verified(action),)
             case JudgeCheckpoint():

@@ -1,5 +1,5 @@
-"""An attempt that hangs, looked at before it is stopped: which rank's process is stopped or stuck in the kernel, and
-what the NCCL flight recorders say. Only reading, for a short time, and nothing seen is no error.
+"""An attempt that makes no progress, looked at: which rank's process is stopped, stuck in the kernel or gives no sign
+of life, and what the NCCL flight recorders say. Only reading, for a short time, and nothing seen is no error.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from medevac.adapters.schedulers.local import processes
 from medevac.adapters.schedulers.local.family import Family
 from medevac.adapters.schedulers.local.files import Attempt, Plan
 from medevac.adapters.schedulers.local.processes import Process
+from medevac.core.actions import ExamineAttempt
 from medevac.core.diagnose_case import Clue
-from medevac.core.events import AttemptExamined
+from medevac.core.events import AttemptExamined, RankPlace
 from medevac.core.flight_recorder import analyse
 from medevac.decode.fr_dump_files import read_dumps, stall_clues
 
@@ -33,37 +34,77 @@ MOST_CLUES = 32
 log = structlog.get_logger(__name__)
 
 
-async def examine(attempt: Attempt, dumps: str | None, now: float) -> tuple[AttemptExamined, ...]:
+async def examine(look: ExamineAttempt, attempt: Attempt, dumps: str | None, now: float) -> tuple[AttemptExamined, ...]:
     """A local attempt; `dumps` is the folder or file prefix of its flight recorders, None: as PyTorch was told."""
-    return await _soon(attempt.job, attempt.number, now, lambda: _local(attempt, dumps))
+    return await _soon(look, now, lambda: _local(look, attempt, dumps))
 
 
-async def examine_dumps(job: str, attempt: int, dumps: str | None, now: float) -> tuple[AttemptExamined, ...]:
-    """An attempt elsewhere, of which only its dumps on a shared file system are seen."""
-    return await _soon(job, attempt, now, lambda: list(_recorded(dumps, 0.0, {}))) if dumps else ()
+async def examine_files(
+    look: ExamineAttempt,
+    dumps: str | None,
+    checkpoints: str | None,
+    places: Iterable[RankPlace],
+    started: float,
+    now: float,
+) -> tuple[AttemptExamined, ...]:
+    """An attempt elsewhere, of which only files on a shared file system are seen: its flight recorders' dumps, and
+    the heartbeat files that its ranks keep in the checkpoint folder since it `started`.
+    """
+
+    def seen() -> list[Clue]:
+        nodes = {place.rank: place.node for place in places}
+        beats = silent_ranks(Path(checkpoints) / ".medevac", look.silent_s, started, nodes) if checkpoints else []
+        return [*beats, *(_recorded(dumps, look.since, nodes) if dumps else ())]
+
+    return await _soon(look, now, seen) if dumps or checkpoints else ()
 
 
-async def _soon(job: str, attempt: int, now: float, look: Callable[[], list[Clue]]) -> tuple[AttemptExamined, ...]:
+async def _soon(look: ExamineAttempt, now: float, seen: Callable[[], list[Clue]]) -> tuple[AttemptExamined, ...]:
     try:
-        clues = await asyncio.wait_for(asyncio.to_thread(look), LONGEST_S)
+        clues = await asyncio.wait_for(asyncio.to_thread(seen), LONGEST_S)
     except (TimeoutError, OSError) as problem:
-        log.warning("a hung attempt could not be examined", job=job, attempt=attempt, problem=str(problem) or "late")
+        why = str(problem) or "late"
+        log.warning("a silent attempt could not be examined", job=look.job, attempt=look.attempt, problem=why)
         return ()
     if not clues:
         return ()
-    found = tuple(clues[:MOST_CLUES])
-    name = f"{job}/{attempt}/examined"
-    return (AttemptExamined(at=now, id=name, source="examine", job=job, attempt=attempt, clues=found),)
+    found, name = tuple(clues[:MOST_CLUES]), f"{look.id}/examined"
+    return (AttemptExamined(at=now, id=name, source="examine", job=look.job, attempt=look.attempt, clues=found),)
 
 
-def _local(attempt: Attempt, dumps: str | None) -> list[Clue]:
+def silent_ranks(folder: Path, silent_s: float, started: float, nodes: Mapping[int, str]) -> list[Clue]:
+    """The ranks whose heartbeat files were not touched for `silent_s` while most others' were: a client touches its
+    file each second, whatever its training waits for (docs/in-job-protocol.md). Times are all the file system's.
+    """
+    touched: dict[int, tuple[float, str]] = {}
+    for path in folder.glob("*.jsonl"):
+        node, _, rank = path.stem.rpartition(".")
+        at = path.stat().st_mtime
+        if rank.isdecimal() and at >= started:
+            touched[int(rank)] = max(touched.get(int(rank), (0.0, "")), (at, node))
+    newest = max((at for at, _ in touched.values()), default=0.0)
+    late = {rank: newest - at for rank, (at, _) in touched.items() if newest - at >= silent_s}
+    if not 0 < len(late) * 2 <= len(touched):
+        return []
+    return [
+        _clue(
+            "process-silent",
+            f"rank {rank} gives no sign of life for {late[rank]:.0f} s, while the processes of other ranks do",
+            rank,
+            nodes.get(rank, touched[rank][1]),
+        )
+        for rank in sorted(late)
+    ]
+
+
+def _local(look: ExamineAttempt, attempt: Attempt, dumps: str | None) -> list[Clue]:
     plan = attempt.plan
     if plan is None:
         return []
     ranks = _ranks(attempt, plan)
     nodes = {planned.place.rank: planned.place.node for planned in plan.ranks}
     prefix = dumps or _prefix(ranks.values())
-    return [*_states(ranks, nodes), *_recorded(prefix, plan.at, nodes)]
+    return [*_states(ranks, nodes), *_recorded(prefix, max(plan.at, look.since), nodes)]
 
 
 def _ranks(attempt: Attempt, plan: Plan) -> dict[int, Process]:
@@ -94,8 +135,10 @@ def _states(ranks: Mapping[int, Process], nodes: Mapping[int, str]) -> Iterator[
         seen = [process for look in looks if (process := look[rank])]
         node = nodes.get(rank, next(iter(nodes.values()), ""))
         who = f"rank {rank} (process {ranks[rank].pid} on {node})"
-        if seen and seen[-1].stopped:
-            yield _clue("process-stopped", f"{who} is stopped (state {seen[-1].state})", rank, node)
+        if seen and seen[-1].state == "T":
+            yield _clue("process-stopped", f"{who} is stopped (state T)", rank, node)
+        elif seen and seen[-1].state == "t":
+            yield _clue("process-traced", f"{who} is held by a debugger (state t)", rank, node)
         elif seen and all(process.state == "D" for process in seen):
             yield _clue("process-blocked", f"{who} waits in the kernel (state D)", rank, node)
 

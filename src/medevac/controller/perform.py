@@ -17,6 +17,7 @@ from medevac.controller.deeds import Deeds
 from medevac.controller.patience import pauses
 from medevac.core.actions import (
     AnyAction,
+    ExamineAttempt,
     GiveBack,
     Isolate,
     JudgeCheckpoint,
@@ -124,6 +125,8 @@ def subject_of(action: AnyAction) -> str:
             return f"files of {action.job}"
         case JudgeCheckpoint():
             return f"lineage of {action.job}"
+        case ExamineAttempt():
+            return f"looks at {action.job}"
         case Page():
             return "pages"
         case _:

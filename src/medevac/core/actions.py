@@ -76,6 +76,18 @@ class StopAttempt(Action, frozen=True, kw_only=True, tag=True):
     resume_from: int | None = None
 
 
+class ExamineAttempt(Action, frozen=True, kw_only=True, tag=True):
+    """Look at an attempt that makes no progress since `since`: processes, flight recorders, and with `stacks` what its
+    ranks are at. Reads only.
+    """
+
+    job: str
+    attempt: int
+    since: float = 0.0
+    silent_s: float = 10.0
+    stacks: bool = False
+
+
 class JudgeCheckpoint(Action, frozen=True, kw_only=True, tag=True):
     """Write a verdict on a checkpoint into the job's lineage file."""
 
@@ -144,6 +156,7 @@ AnyAction: TypeAlias = (
     | GiveBack
     | RequestCheckpoint
     | StopAttempt
+    | ExamineAttempt
     | JudgeCheckpoint
     | VerifyCheckpoint
     | PointClean

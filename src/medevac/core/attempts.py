@@ -9,6 +9,7 @@ from medevac.core.events import (
     ActionSettled,
     AnyEvent,
     AttemptEnded,
+    AttemptExamined,
     AttemptStarted,
     CheckpointVerified,
     JobSubmitted,
@@ -18,6 +19,7 @@ from medevac.core.events import (
     TimePassed,
 )
 from medevac.core.failure import blamed, own_mistake
+from medevac.core.hang import hung
 from medevac.core.job_recovery import WAITS
 from medevac.core.jobs import Job
 from medevac.core.lineage import doubted_as
@@ -31,7 +33,7 @@ DRAINED, HARDWARE = 83, 84
 def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | None = None) -> list[Trigger]:
     """What this event may move, in order; the state machine decides whether it does."""
     match event:
-        case TimePassed():
+        case TimePassed() | AttemptExamined():
             return [trigger for name, job in ordered(view.jobs) for trigger in _due(name, job, view)]
         case OrderGiven():
             return [_of(event.target, f"order-{event.what}", f"by order of {event.who}")]
@@ -75,15 +77,8 @@ def _of(who: str, on: str, why: str = "", blames: tuple[str, ...] = ()) -> Trigg
 
 
 def _due(name: str, job: Job, view: View) -> list[Trigger]:
-    hang = view.hang_deadline(job)
-    if hang is not None and view.now >= hang:
-        late = job.behind()
-        who = f"; behind the others: rank {', '.join(str(place.rank) for place in late)}" if late else ""
-        limit = (
-            f"{view.now - job.pace.since:.1f} s in phase {job.pace.phase}, the limit is {hang - job.pace.since:.1f} s"
-        )
-        blames = late[0].gpus if len(late) == 1 else ()
-        return [_of(name, "hung", limit + who, blames)]
+    if silent := hung(name, job, view):
+        return [silent]
     return [_of(name, "due", "its time is up")] if job.until is not None and view.now >= job.until else []
 
 

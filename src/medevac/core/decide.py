@@ -25,9 +25,11 @@ from medevac.core.events import (
     OrderGiven,
     ResumedFrom,
     StepReported,
+    TimePassed,
 )
 from medevac.core.failure import explain
 from medevac.core.guards import harmless, screen
+from medevac.core.hang import looks, named
 from medevac.core.job_recovery import ALIVE
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.policy import Policy
@@ -59,6 +61,8 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
     work = view.after(decision)
     for trigger in _triggers(work, event, decision, policy):
         decision, work = _take(decision, work, trigger, policy)
+    if isinstance(event, TimePassed):
+        decision = _with(decision, replace(empty, actions=tuple(looks(work))))
     if _touches_lineage(event, decision):
         decision, work = _judge(decision, work, policy)
         for trigger in _second_thoughts(work, policy):
@@ -69,6 +73,8 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
 def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
     if isinstance(event, StepReported):
         return _slow(view, event)
+    if isinstance(event, TimePassed):
+        return named(view)
     if not isinstance(event, FaultSeen | EccCounted):
         return ()
     part = view.part(event)
@@ -83,10 +89,7 @@ def _slow(view: View, event: StepReported) -> tuple[Finding, ...]:
     """Ranks and jobs that became slow with this report."""
     job = view.jobs.get(event.job)
     news = job.slowness.news(event) if job and job.attempt == event.attempt else ()
-    if job is None or not news:
-        return ()
-    ranks = job.ranks if job.spec.gpus_per_rank else ()  # a launcher's ranks are not its agents
-    return slow_findings(event.job, ranks, news, event)
+    return slow_findings(event.job, job.ranks, news, event, job.slowness.rule) if job and news else ()
 
 
 def _explained(view: View, event: AnyEvent) -> tuple[Diagnosed, ...]:

@@ -15,7 +15,9 @@ WAITED_FOR = {
     "flight-recorder-behind": "did not come to the collective in which the others wait (flight recorder)",
     "flight-recorder-missing-dump": "gave no flight-recorder dump while the others wait",
     "flight-recorder-not-started": "enqueued the collective but its device did not start it (flight recorder)",
-    "process-stopped": "its process is stopped, by a signal or a debugger",
+    "process-stopped": "its process is stopped by a signal",
+    "process-silent": "its process gives no sign of life while others do",
+    "process-traced": "a debugger holds its process",
     "process-blocked": "its process waits in the kernel and cannot be interrupted",
     "monitored-barrier": "the others waited for it in a barrier",
     "jax-heartbeat": "its heartbeat stopped",
@@ -48,7 +50,7 @@ def _of_root(clues: tuple[Clue, ...], root: tuple[Clue, ...], case: Case) -> tup
         telling = [clue for clue in telling if clue.node or clue.rank is not None] if case.ranks != {0} else []
     own = [clue for clue in telling if clue.names not in ("none", "peer")]
     found = dict.fromkeys(_placed(_suspect(clue), clues) for clue in own)
-    known = tuple(one for one in found if one.rank is not None or one.node or one.gpu)
+    known = tuple(one for one in _at_home(found, telling) if one.rank is not None or one.node or one.gpu)
     everyone = len(case.ranks) > 1 and {one.rank for one in known} >= case.ranks
     if everyone or len(known) > MOST:
         known = ()
@@ -63,7 +65,7 @@ def _suspect(clue: Clue) -> Suspect:
 
 
 def _gpu(clue: Clue) -> str:
-    return clue.pci or ("" if clue.gpu is None else str(clue.gpu))
+    return clue.pci.lower() or ("" if clue.gpu is None else str(clue.gpu))
 
 
 def _placed(one: Suspect, clues: Iterable[Clue]) -> Suspect:
@@ -75,6 +77,13 @@ def _placed(one: Suspect, clues: Iterable[Clue]) -> Suspect:
     else:
         nodes = _failing(clues)
     return replace(one, node=nodes.pop()) if len(nodes) == 1 else one
+
+
+def _at_home(found: Iterable[Suspect], telling: Iterable[Clue]) -> tuple[Suspect, ...]:
+    """A device of which only the kernel speaks is on the one node that all lines of the same cause come from."""
+    nodes = {clue.node for clue in telling} - {""}
+    home = nodes.pop() if len(nodes) == 1 else ""
+    return tuple(replace(one, node=home) if one.gpu and not one.node and one.rank is None else one for one in found)
 
 
 def _failing(clues: Iterable[Clue]) -> set[str]:

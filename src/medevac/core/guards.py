@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from medevac.core.actions import (
     AnyAction,
+    ExamineAttempt,
     FinishJob,
     GiveBack,
     Isolate,
@@ -47,7 +48,7 @@ def screen(view: View, actions: Iterable[AnyAction], trigger: Trigger, policy: P
 
 def touches(action: AnyAction) -> bool:
     """Whether it changes anything outside Medevac. A job's first start is what its owner asked for."""
-    if isinstance(action, Page | FinishJob | VerifyCheckpoint):
+    if isinstance(action, Page | FinishJob | VerifyCheckpoint | ExamineAttempt):
         return False
     return not (isinstance(action, StartAttempt) and action.attempt == 1)
 

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 from immutables import Map
 from msgspec.structs import replace
 
+from medevac.core.actions import StartAttempt
 from medevac.core.decision import Diagnosed, Struct
 from medevac.core.diagnose_case import Clue, PastEnd
 from medevac.core.events import (
@@ -26,7 +27,7 @@ from medevac.core.events import (
     StepReported,
 )
 from medevac.core.job_recovery import JOB
-from medevac.core.progress import Pace
+from medevac.core.progress import Looks, Pace
 from medevac.core.slowness import Slowness
 
 JobEvent: TypeAlias = (
@@ -98,6 +99,7 @@ class Job(Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     output: OutputRead | None = None
     examined: tuple[Clue, ...] = ()
+    looks: Looks = Looks()
     ends: tuple[PastEnd, ...] = ()
     verdict: Diagnosed | None = None
     slowness: Slowness = Slowness()
@@ -131,6 +133,23 @@ class Job(Struct, frozen=True, kw_only=True):
             case StepReported():
                 return self._stepped(event)
 
+    def begun(self, action: StartAttempt | AttemptStarted) -> Job:
+        """With a new attempt, of our own or of the scheduler's (Slurm and a person may requeue a job)."""
+        return replace(
+            self,
+            attempt=action.attempt,
+            ranks=action.ranks,
+            resumed=action.resume_from,
+            ordered=None,
+            reached=-1,
+            rank_steps=Map(),
+            ended=None,
+            output=None,
+            examined=(),
+            pace=replace(self.pace, phase=None),
+            slowness=self.slowness.afresh(),
+        )
+
     def _stepped(self, event: StepReported) -> Job:
         if not event.finite:
             known = any(attempt == event.attempt for attempt, _ in self.bad)
@@ -148,6 +167,7 @@ class Job(Struct, frozen=True, kw_only=True):
             reached=max(self.reached, event.step),
             rank_steps=self.rank_steps.set(event.rank, seen),
             pace=self.pace.after(event.phase, at) if tells else self.pace,
+            examined=() if tells else self.examined,
             slowness=self.slowness.after(event, at - self.pace.since if steps else None),
         )
 

@@ -10,6 +10,7 @@ from medevac.core.decision import Severity
 from medevac.core.events import Value
 from medevac.core.health_score import Weights
 from medevac.core.progress import HangRule
+from medevac.core.straggler import SlowRule
 
 Counter: TypeAlias = Literal["sbe", "dbe", "remapped_rows"]
 
@@ -158,6 +159,7 @@ class Policy(Data, frozen=True, kw_only=True):
     budget: Budget = Budget()
     recovery: Recovery = Recovery()
     hang: HangRule = HangRule()
+    slow: SlowRule = SlowRule()
     lineage: Lineage = Lineage()
     correlation: Correlation = Correlation()
     mending: Mending = Mending()

@@ -213,7 +213,7 @@ def _stop(job: Job, view: View, trigger: Trigger, policy: Policy) -> list[AnyAct
         job=name,
         attempt=job.attempt,
         grace_s=0.0 if trigger.on in {"hung", "critical", "non-finite"} else policy.recovery.stop_grace_s,
-        examine=trigger.on == "hung",
+        examine=trigger.on == "hung" and not job.examined,
         hold="person" if _next(job, view, policy) == "no-clean" else "recovery",
         resume_from=clean,
     )

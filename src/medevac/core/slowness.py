@@ -17,13 +17,8 @@ from medevac.core.decision import Clause, Finding, Part, Struct
 from medevac.core.events import RankPlace, StepReported
 from medevac.core.straggler import Drift, Slowdown, SlowRule, Straggler, slow_ranks
 
-RULE = SlowRule()
-WARM_UP = 5
-"""Step times at the start of an attempt that say nothing: compilation, first batches, caches."""
 OPEN = 2
 """Steps that some rank may still report on: none can be further behind than the collective lets it."""
-CALM = 10
-"""An episode ends when at most a quarter of so many last steps were slow."""
 
 News: TypeAlias = Straggler | Slowdown
 
@@ -34,10 +29,11 @@ class Slowness(Struct, frozen=True, kw_only=True):
     `told_by` (rank, step, time) brought.
     """
 
+    rule: SlowRule = SlowRule()
     rows: tuple[tuple[int, Map[int, float]], ...] = ()
     slow: tuple[tuple[tuple[int, float], ...], ...] = ()
     drift: Drift = Drift()
-    warm: int = WARM_UP
+    warmed: int = 0
     named: tuple[int, ...] = ()
     slower: bool = False
     told: tuple[News, ...] = ()
@@ -54,7 +50,7 @@ class Slowness(Struct, frozen=True, kw_only=True):
 
     def afresh(self) -> Slowness:
         """For a new attempt: other ranks on other parts, the same pace to be expected."""
-        return Slowness(drift=self.drift.quiet())
+        return Slowness(rule=self.rule, drift=self.drift.quiet())
 
     def news(self, event: StepReported) -> tuple[News, ...]:
         """What this report brought."""
@@ -76,44 +72,50 @@ class Slowness(Struct, frozen=True, kw_only=True):
         """One complete step: who was slow in it, and whether that makes, or ends, an episode."""
         if len(times) < 3:
             return self
-        found = tuple(sorted(slow_ranks(times, RULE).items()))
-        slow = (*self.slow, found)[-RULE.window :]
+        rule = self.rule
+        found = tuple(sorted(slow_ranks(times, rule).items()))
+        slow = (*self.slow, found)[-rule.window :]
         if not found and not self.named:
             return replace(self, slow=slow)
-        enough = RULE.share * RULE.window
+        enough = rule.share * rule.window
         new = [one for rank, _ in found if rank not in self.named and (one := _straggler(slow, rank, enough))]
-        still = tuple(rank for rank in self.named if _times(slow[-CALM:], rank) * 4 > CALM)
+        still = tuple(rank for rank in self.named if _times(slow[-rule.calm :], rank) * 4 > rule.calm)
         named = (*still, *(one.rank for one in new))
         return replace(self, slow=slow, named=named, told=(*self.told, *new))
 
     def _with_step(self, took: float) -> Slowness:
-        if self.warm:
-            return replace(self, warm=self.warm - 1)
-        drift = self.drift.after(took, RULE)
+        rule = self.rule
+        if self.warmed < rule.warm_up:
+            return replace(self, warmed=self.warmed + 1)
+        drift = self.drift.after(took, rule)
         now = replace(self, drift=drift)
         if self.slower:
             return now if drift.total > 0 else replace(now, slower=False)
-        found = drift.slowdown(RULE)
-        if found is None or (self.rows and len(drift.recent) < RULE.least_steps + OPEN):
+        found = drift.slowdown(rule)
+        if found is None or (self.rows and len(drift.recent) < rule.least_steps + OPEN):
             return now  # where ranks report, they are given the steps that it takes to tell who it is
         since = now.slow[-(len(drift.recent) - OPEN) :]
-        enough = max(RULE.share * len(since), RULE.least_steps)
+        enough = max(rule.share * len(since), rule.least_steps)
         ranks = {rank for row in since for rank, _ in row} - set(now.named)
         new = tuple(one for rank in sorted(ranks) if (one := _straggler(since, rank, enough)))
         named = (*now.named, *(one.rank for one in new))
         return replace(now, slower=True, named=named, told=(*now.told, *(new or (() if named else (found,)))))
 
 
-def findings(job: str, places: Iterable[RankPlace], news: Iterable[News], event: StepReported) -> tuple[Finding, ...]:
+def findings(
+    job: str, places: Iterable[RankPlace], news: Iterable[News], event: StepReported, rule: SlowRule
+) -> tuple[Finding, ...]:
     """The news as findings: warnings that move nothing by themselves."""
     homes = {place.rank: place for place in places}
     return tuple(
-        _of_rank(job, homes.get(one.rank), one, event) if isinstance(one, Straggler) else _of_job(job, one, event)
+        _of_rank(job, homes.get(one.rank), one, event, rule)
+        if isinstance(one, Straggler)
+        else _of_job(job, one, event, rule)
         for one in news
     )
 
 
-def _of_rank(job: str, place: RankPlace | None, one: Straggler, event: StepReported) -> Finding:
+def _of_rank(job: str, place: RankPlace | None, one: Straggler, event: StepReported, rule: SlowRule) -> Finding:
     where = f" on {place.node}" if place else ""
     gpus = f" ({', '.join(place.gpus)})" if place and place.gpus else ""
     times = f"{one.ratio:.2f} times as long as its peers"
@@ -125,21 +127,21 @@ def _of_rank(job: str, place: RankPlace | None, one: Straggler, event: StepRepor
         at=event.seen_at or event.at,
         clauses=(
             Clause(says="rank", value=one.rank),
-            Clause(says="compute time over the median of its peers", value=one.ratio, limit=RULE.factor),
-            Clause(says=f"slow steps of the last {one.steps}", value=one.slow_steps, limit=RULE.share * one.steps),
+            Clause(says="compute time over the median of its peers", value=one.ratio, limit=rule.factor),
+            Clause(says=f"slow steps of the last {one.steps}", value=one.slow_steps, limit=rule.share * one.steps),
         ),
         facts=(event.id,) if event.id else (),
     )
 
 
-def _of_job(job: str, one: Slowdown, event: StepReported) -> Finding:
+def _of_job(job: str, one: Slowdown, event: StepReported, rule: SlowRule) -> Finding:
     return Finding(
         rule="slowdown",
         part=Part(domain="job", name=job),
         severity="warning",
         meaning=f"steps take {one.now_s:.3g} s, {one.now_s / one.before_s:.2f} times as long as before; rank unknown",
         at=event.seen_at or event.at,
-        clauses=(Clause(says="seconds a step", value=one.now_s, limit=RULE.slower * one.before_s),),
+        clauses=(Clause(says="seconds a step", value=one.now_s, limit=rule.slower * one.before_s),),
         facts=(event.id,) if event.id else (),
     )
 

@@ -11,7 +11,7 @@ from statistics import median
 import msgspec
 
 
-class SlowRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SlowRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Policy data. A rank is slow in a step when its own time is over `factor` times the median of its peers and over
     `spread` median absolute deviations; it is a straggler when that held in `share` of the last `window` steps.
 
@@ -30,6 +30,10 @@ class SlowRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     least: float = 0.03
     slower: float = 1.15
     """A job is called slow only where its steps take this many times as long as before."""
+    warm_up: int = 5
+    """Step times at the start of an attempt that say nothing: compilation, first batches, caches."""
+    calm: int = 10
+    """An episode ends when at most a quarter of so many last steps were slow."""
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from medevac.core.actions import (
     AnyAction,
+    ExamineAttempt,
     JudgeCheckpoint,
     PointClean,
     StartAttempt,
@@ -48,6 +49,8 @@ from medevac.core.jobs import Job
 from medevac.core.lineage import Doubt, some_gpu_of
 from medevac.core.node_lifecycle import DEVICE
 from medevac.core.progress import HangRule, Pace
+from medevac.core.slowness import Slowness
+from medevac.core.straggler import SlowRule
 
 T = TypeVar("T")
 MOST_ENVIRONMENT = 64
@@ -83,6 +86,7 @@ class View(Struct, frozen=True, kw_only=True):
     now: float = 0.0
     paused: bool = False
     hang: HangRule = HangRule()
+    slow: SlowRule = SlowRule()
     nodes: dict[str, Node] = {}
     owners: Map[str, str] = Map()
     by_pci: Map[tuple[str, str], str] = Map()
@@ -112,7 +116,9 @@ class View(Struct, frozen=True, kw_only=True):
             case JobSubmitted():
                 if event.job in view.jobs:
                     return view
-                return view._with_job(event.job, Job(spec=event, pace=Pace(rule=view.hang), since=now))
+                return view._with_job(
+                    event.job, Job(spec=event, pace=Pace(rule=view.hang), slowness=Slowness(rule=view.slow), since=now)
+                )
             case (
                 AttemptStarted()
                 | AttemptEnded()
@@ -128,7 +134,7 @@ class View(Struct, frozen=True, kw_only=True):
             ):
                 job = view.jobs.get(event.job)
                 if job and isinstance(event, AttemptStarted) and event.attempt > job.attempt and job.state not in ALIVE:
-                    job = _begun(job, event)
+                    job = job.begun(event)
                 return view._with_job(event.job, job.apply(event)) if job else view
             case ActionSettled():
                 return view._with_outcome(event)
@@ -160,12 +166,12 @@ class View(Struct, frozen=True, kw_only=True):
     def deadline(self) -> float | None:
         """When time alone will make a difference next; None: never."""
         due = [job.until for job in self.jobs.values() if job.until is not None]
-        due += [when for job in self.jobs.values() if (when := self.hang_deadline(job)) is not None]
+        due += [when for job in self.jobs.values() if (when := self.look_deadline(job)) is not None]
         due += [held.until for held in self.held.values() if held.until is not None]
         return min(due, default=None)
 
     def hang_deadline(self, job: Job) -> float | None:
-        """When the running attempt counts as hung; None for a job that never told of its progress, and for one whose
+        """When the running attempt is called hung; None for a job that never told of its progress, and for one whose
         stop a guard holds back already.
         """
         if job.state not in {"proving", "running"} or not job.pace.steps:
@@ -174,6 +180,11 @@ class View(Struct, frozen=True, kw_only=True):
         if any(stop.job == job.spec.job and stop.attempt == job.attempt for stop in stops):
             return None
         return job.pace.deadline()
+
+    def look_deadline(self, job: Job) -> float | None:
+        """When the attempt must be thought of next: named, looked at again, or stopped unconfirmed."""
+        named = self.hang_deadline(job)
+        return None if named is None else job.looks.due(job.pace.since, named, job.pace.rule)
 
     def part(self, event: FaultSeen | EccCounted) -> Part:
         """The part that an event speaks of: the GPU where its identity is known, else its node."""
@@ -305,7 +316,10 @@ class View(Struct, frozen=True, kw_only=True):
             return view
         match action:
             case StartAttempt():
-                return view._with_job(action.job, _begun(job, action))
+                return view._with_job(action.job, job.begun(action))
+            case ExamineAttempt():
+                looks = job.looks.after(job.pace.since, at, job.pace.rule)
+                return view._with_job(action.job, replace(job, looks=looks))
             case VerifyCheckpoint():
                 return view._with_job(action.job, replace(job, chosen=action.step))
             case PointClean():
@@ -370,22 +384,4 @@ def _denied(job: Job, moved: Moved) -> Job:
         attempt=job.attempt - (moved.source == "starting"),
         denied=on,
         denials=job.denials + 1 if job.denied == on else 1,
-    )
-
-
-def _begun(job: Job, action: StartAttempt | AttemptStarted) -> Job:
-    """A new attempt, of our own or of the scheduler's (Slurm and a person may requeue a job)."""
-    return replace(
-        job,
-        attempt=action.attempt,
-        ranks=action.ranks,
-        resumed=action.resume_from,
-        ordered=None,
-        reached=-1,
-        rank_steps=Map(),
-        ended=None,
-        output=None,
-        examined=(),
-        pace=replace(job.pace, phase=None),
-        slowness=job.slowness.afresh(),
     )

@@ -8,13 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from medevac.catalog.signatures import Signature
-from medevac.core.diagnose_case import Case, Clue, ProgressSeen
+from medevac.core.diagnose_case import Case, Clue, ProgressSeen, Symptom
 from medevac.core.progress_series import loss_jumped
 from medevac.decode.joblog import JobLog, scan
 from medevac.decode.progress_lines import Progress, ProgressReader
 
 TAIL = 1 << 18
 """Bytes at the end of a log whose progress lines are read."""
+GONE = 3
+"""A training whose last reports, so many, have no finite loss does not come back."""
 
 
 class LogRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,18 +93,27 @@ def _last(file: str, rows: list[tuple[int, str, Progress]]) -> ProgressSeen | No
 
 
 def _jump(file: str, rows: list[tuple[int, str, Progress]]) -> Clue | None:
+    """A loss that jumped, or that is no number any more."""
+    losses = [(line, text, seen.loss) for line, text, seen in rows if seen.loss is not None]
+    if len(losses) >= GONE and not any(math.isfinite(loss) for _, _, loss in losses[-GONE:]):
+        line, text, _ = losses[-GONE]
+        return _of_loss("loss-not-finite", file, line, text, "crash", 84)
     known = [(line, text, seen.loss) for line, text, seen in rows if seen.loss is not None and math.isfinite(seen.loss)]
     at = loss_jumped([loss for _, _, loss in known])
     if at is None:
         return None
     line, text, _ = known[at]
+    return _of_loss("loss-jumped", file, line, text, "slow", 72)
+
+
+def _of_loss(signature: str, file: str, line: int, text: str, symptom: Symptom, weight: int) -> Clue:
     return Clue(
-        signature="loss-jumped",
+        signature=signature,
         role="root",
-        symptom="slow",
+        symptom=symptom,
         names="none",
         cause="numerical",
-        weight=72,
+        weight=weight,
         file=file,
         line=line,
         text=text.strip()[:400],

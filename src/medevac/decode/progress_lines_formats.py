@@ -12,6 +12,8 @@ from typing import NamedTuple
 from medevac.core.events import Phase
 
 NUMBER = r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|NaN|inf|Infinity)"
+DECIMAL = r"(?=[-+]?(?:\d+\.\d|\d+[eE]|nan\b|NaN\b|inf))"
+"""Behind a blank alone only what counts nothing is a value: `loss 2.11`, not `loss 4`."""
 
 
 class Format(NamedTuple):
@@ -75,9 +77,11 @@ FORMATS: tuple[Format, ...] = (
 
 LOSS = re.compile(
     r"(?i)(?:(?<![a-z_])(?:lm[ _]|train[ _]|reduced_train_|step_|total[ _])?loss(?:/train/total)?)"
-    rf"['\"]?\s*[:=]\s*['\"]?(?P<value>{NUMBER})"
+    rf"['\"]?(?:\s*[:=]\s*|\s+{DECIMAL})['\"]?(?P<value>{NUMBER})"
 )
-GRAD_NORM = re.compile(rf"(?i)(?:grad(?:ient)?[ _]?norm|gnorm)['\"]?\s*[:=]\s*['\"]?(?P<value>{NUMBER})")
+GRAD_NORM = re.compile(
+    rf"(?i)(?:grad(?:ient)?[ _]?norm|gnorm)['\"]?(?:\s*[:=]\s*|\s+{DECIMAL})['\"]?(?P<value>{NUMBER})"
+)
 SECONDS = re.compile(
     r"elapsed time per iteration \((?P<unit>ms|s)\):\s*(?P<a>[\d.]+)"
     r"|train_step_timing in s[:=]\s*(?P<b>[\d.]+)"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from medevac.core.actions import (
     AnyAction,
+    ExamineAttempt,
     FinishJob,
     GiveBack,
     HoldJob,
@@ -150,6 +151,8 @@ def _action(action: AnyAction) -> str:  # noqa: C901, PLR0911, PLR0912 - one cas
             return f"ask attempt {action.attempt} to save and leave within {span(action.deadline_s)}"
         case StopAttempt():
             return f"stop attempt {action.attempt}" + (" at once" if action.grace_s == 0 else "")
+        case ExamineAttempt():
+            return f"look at attempt {action.attempt}"
         case JudgeCheckpoint():
             return f"write down that the checkpoint of step {action.step} is {action.state}"
         case VerifyCheckpoint():

@@ -103,6 +103,11 @@ WRONG = {
         r"rule x: when: kind: no line is a 'xud': use one of .*xid",
     ),
     "a hang limit that is no number": ('name = "s"\n[hang]\nfloor_s = nan', r"site\.toml: hang\.floor_s: nan"),
+    "evidence that no look finds": (
+        'name = "s"\n[hang]\nconfirmed_by = ["process-stoped"]',
+        r"hang\.confirmed_by: no look finds 'process-stoped': use some of process-stopped",
+    ),
+    "a slow rule without steps": ('name = "s"\n[slow]\nwindow = 0', r"site\.toml: slow\.window: 0 can never hold"),
     "a floor over its ceiling": ('name = "s"\n[hang]\nfloor_s = 9\nceiling_s = 5', r"hang\.floor_s: 9.*ceiling_s"),
     "doubt that looks forward": ('name = "s"\n[lineage]\nmargin_s = -1', r"site\.toml: lineage\.margin_s: -1"),
     "fewer than no restarts": ('name = "s"\n[recovery]\nmax_restarts = -1', r"recovery\.max_restarts: -1"),

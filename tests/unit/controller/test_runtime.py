@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from tests.unit.controller.worlds import EPOCH, POLICY, ListSource, World
 
-from medevac.core.actions import StartAttempt, StopAttempt
+from medevac.core.actions import ExamineAttempt, StartAttempt, StopAttempt
+from medevac.core.diagnose_case import Clue
 from medevac.core.events import (
     ActionSettled,
     AttemptEnded,
+    AttemptExamined,
     CheckpointSealed,
     ClusterSeen,
     FaultSeen,
@@ -357,6 +359,11 @@ async def test_what_was_ordered_and_not_settled_is_read_back_first(world: World)
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
+def stopped_rank() -> AttemptExamined:
+    clue = Clue(signature="process-stopped", role="symptom", symptom="hang", text="rank 1 is stopped", rank=1)
+    return AttemptExamined(at=EPOCH, id="train/1/examined", job="train", attempt=1, clues=(clue,))
+
+
 async def hangs(world: World) -> None:
     await world.started()
     for step in range(1, 30):
@@ -365,6 +372,7 @@ async def hangs(world: World) -> None:
 
 
 async def test_a_job_that_hangs_is_stopped_at_its_limit(world: World) -> None:
+    world.seen = [stopped_rank()]
     await world.submit()
     running = asyncio.create_task(world.run())
     await hangs(world)
@@ -373,6 +381,32 @@ async def test_a_job_that_hangs_is_stopped_at_its_limit(world: World) -> None:
     assert 2 < world.clock.now() - began < 8
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_hang_that_nothing_confirms_is_given_time(world: World) -> None:
+    await world.submit()
+    running = asyncio.create_task(world.run())
+    await hangs(world)
+    began = world.clock.now()
+    await world.until(lambda: ("train", 1) in world.cluster.ended)
+    assert 300 < world.clock.now() - began < 320
+    assert len([a for a in await world.actions() if isinstance(a, ExamineAttempt)]) > 5
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_stall_is_named_and_not_acted_on(world: World) -> None:
+    await world.submit()
+    running = asyncio.create_task(world.run())
+    await hangs(world)
+    await asyncio.sleep(200)
+    for step in range(1000, 1010):
+        await asyncio.sleep(1)
+        await world.step(step)
+    assert not world.cluster.ended
+    assert [f.rule for d in await world.decisions() for f in d.findings] == ["hang"]
+    world.cluster.end("train", 1)
+    await running
 
 
 async def test_silence_while_nobody_listened_is_no_hang(world: World) -> None:

@@ -11,7 +11,7 @@ from medevac.adapters.schedulers.spec import JobSpec, submitted
 from medevac.adapters.store.memory import MemoryStore
 from medevac.catalog.policy import load_policy
 from medevac.controller.runtime import Runtime
-from medevac.core.actions import AnyAction, JudgeCheckpoint, Page, PointClean, VerifyCheckpoint
+from medevac.core.actions import AnyAction, ExamineAttempt, JudgeCheckpoint, Page, PointClean, VerifyCheckpoint
 from medevac.core.decision import Decision
 from medevac.core.events import (
     ActionSettled,
@@ -193,8 +193,8 @@ class World:
     async def output(self, job: str, attempt: int) -> tuple[OutputRead, ...]:
         return ()
 
-    async def examine(self, job: str, attempt: int) -> tuple[AttemptExamined, ...]:
-        return tuple(event for event in self.seen if (event.job, event.attempt) == (job, attempt))
+    async def examine(self, look: ExamineAttempt) -> tuple[AttemptExamined, ...]:
+        return tuple(event for event in self.seen if (event.job, event.attempt) == (look.job, look.attempt))
 
     async def over(self, job: str) -> None:
         self.ended.append(job)

@@ -9,18 +9,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.controller.worlds import World
 
 from medevac.adapters.schedulers.local import processes
 from medevac.adapters.schedulers.local.files import Attempt, Keeping, Plan, PlannedRank, StartedRank
-from medevac.controller.examine import examine, examine_dumps
+from medevac.controller.examine import examine, examine_files, silent_ranks
+from medevac.core.actions import ExamineAttempt
 from medevac.core.diagnose_case import Clue
 from medevac.core.events import AttemptEnded, AttemptExamined, RankPlace, StepReported
 from medevac.ports.store import EventRecord
+
+
+def soon(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+LOOK = ExamineAttempt(id="job/look/1/0", job="job", attempt=1)
 
 
 class Ranks:
@@ -57,10 +69,7 @@ class Ranks:
     def stop(self, rank: int) -> None:
         pid = self.ranks[rank].pid
         os.kill(pid, signal.SIGSTOP)
-        deadline = time.monotonic() + 30
-        while not ((seen := processes.look(pid)) and seen.stopped):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        soon(lambda: (seen := processes.look(pid)) and seen.stopped)
 
     def close(self) -> None:
         for one in self.ranks:
@@ -76,7 +85,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 
 
 async def clues(ranks: Ranks, dumps: str | None = None) -> tuple[Clue, ...]:
-    found = await examine(ranks.attempt, dumps, 5.0)
+    found = await examine(LOOK, ranks.attempt, dumps, 5.0)
     return found[0].clues if found else ()
 
 
@@ -128,13 +137,69 @@ async def test_a_configured_folder_is_read_instead(ranks: Ranks, tmp_path: Path)
     for rank in (0, 1, 2):
         (folder / f"rank_{rank}").write_bytes(dump(rank, 5 if rank else 4, "started" if rank else "completed"))
     assert [clue.rank for clue in await clues(ranks, str(folder))] == [0]
-    elsewhere = await examine_dumps("job", 3, str(folder), 1.0)
-    assert (elsewhere[0].attempt, elsewhere[0].id) == (3, "job/3/examined")
-    assert await examine_dumps("job", 3, None, 1.0) == ()
+    elsewhere = await examine_files(LOOK, str(folder), None, (), 0.0, 1.0)
+    assert (elsewhere[0].attempt, elsewhere[0].id) == (1, "job/look/1/0/examined")
+    assert await examine_files(LOOK, None, None, (), 0.0, 1.0) == ()
 
 
 async def test_an_attempt_that_left_no_files_says_nothing(tmp_path: Path) -> None:
-    assert await examine(Attempt(tmp_path / "jobs" / "j" / "attempts" / "4"), None, 1.0) == ()
+    assert await examine(LOOK, Attempt(tmp_path / "jobs" / "j" / "attempts" / "4"), None, 1.0) == ()
+
+
+async def test_dumps_of_before_the_silence_say_nothing_of_it(ranks: Ranks, tmp_path: Path) -> None:
+    for rank in range(3):
+        (tmp_path / "state" / f"trace_{rank}").write_bytes(dump(rank, *((6, "started") if rank else (5, "completed"))))
+    later = replace(LOOK, since=time.time() + 60)
+    assert await examine(later, ranks.attempt, None, 1.0) == ()
+    assert [e.clues[0].rank for e in await examine(LOOK, ranks.attempt, None, 1.0)] == [0]
+
+
+def touched(folder: Path, **ages: float) -> None:
+    """Heartbeat files `<node>_<rank>` so many seconds old."""
+    for name, age in ages.items():
+        path = folder / f"{name.replace('_', '.')}.jsonl"
+        path.write_text("{}\n")
+        os.utime(path, (50_000 - age, 50_000 - age))
+
+
+def test_a_rank_whose_file_is_not_touched_any_more_is_silent(tmp_path: Path) -> None:
+    touched(tmp_path, n1_0=0.0, n1_1=1.0, n2_2=11.0, n2_3=2.0)
+    (found,) = silent_ranks(tmp_path, 10.0, 0.0, {2: "node-2"})
+    assert (found.signature, found.rank, found.node) == ("process-silent", 2, "node-2")
+    assert silent_ranks(tmp_path, 12.0, 0.0, {}) == []
+
+
+def test_silence_of_most_is_the_file_systems(tmp_path: Path) -> None:
+    touched(tmp_path, n1_0=0.0, n1_1=30.0, n2_2=31.0)
+    assert silent_ranks(tmp_path, 10.0, 0.0, {}) == []
+    touched(tmp_path, n1_0=30.0)
+    assert silent_ranks(tmp_path, 10.0, 0.0, {}) == []
+
+
+def test_files_of_earlier_attempts_and_other_places_are_left_out(tmp_path: Path) -> None:
+    touched(tmp_path, n1_0=0.0, n1_1=0.5, n1_2=0.2, n9_3=500.0, old_2=90.0)
+    assert silent_ranks(tmp_path, 10.0, 50_000 - 100, {}) == []
+    assert silent_ranks(tmp_path / "none", 10.0, 0.0, {}) == []
+
+
+def test_a_stopped_process_stops_touching_its_file_and_a_waiting_one_does_not(tmp_path: Path) -> None:
+    """Real clients in real processes: what tells a hang from a stall where no process can be seen."""
+    says = "import time; from medevac.client import Client; c = Client.from_env(); c.heartbeat(1); time.sleep(60)"
+    marks = {"MEDEVAC_JOB_ID": "job", "MEDEVAC_ATTEMPT": "1", "MEDEVAC_CHECKPOINT_DIR": str(tmp_path)}
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", says], env=os.environ | marks | {"RANK": str(rank)})
+        for rank in range(3)
+    ]
+    folder = tmp_path / ".medevac"
+    try:
+        soon(lambda: len(list(folder.glob("*.jsonl"))) == 3)
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        soon(lambda: silent_ranks(folder, 3.0, 0.0, {}))
+        assert [(clue.signature, clue.rank) for clue in silent_ranks(folder, 3.0, 0.0, {})] == [("process-silent", 1)]
+    finally:
+        for one in ranks:
+            one.kill()
+            one.wait()
 
 
 @pytest.mark.looptime

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.unit.core.builders import Told, running, xid
+import pytest
+from tests.unit.core.builders import DEMO, Told, changed, running, xid
 
 from medevac.core import events as ev
-from medevac.core.actions import StopAttempt
+from medevac.core.actions import ExamineAttempt, StopAttempt
+from medevac.core.decision import Decision
 from medevac.core.diagnose_case import Clue, Diagnosis
 from medevac.report.words import diagnosis
 
@@ -54,21 +56,69 @@ def test_numbers_on_a_gpu_with_memory_errors_are_not_blamed() -> None:
     assert (said.cause, said.suspects[0].rank) == ("hardware", 3)
 
 
-def test_a_hung_attempt_is_examined_first_and_names_the_stopped_rank() -> None:
+def silent(told: Told) -> Decision:
+    """Its limit passes."""
+    return told.tell(ev.TimePassed(at=(told.view.deadline() or 0.0) + 0.1))
+
+
+def seen(told: Told, signature: str, rank: int = 1) -> Decision:
+    clue = Clue(signature=signature, role="symptom", symptom="hang", text=f"rank {rank} is", rank=rank, node="n0")
+    return told.tell(ev.AttemptExamined(at=told.view.now + 0.5, job="job", attempt=1, clues=(clue,)))
+
+
+def test_a_hang_is_named_and_looked_at_and_stopped_when_confirmed() -> None:
     told = trains(running(Told(), ranks=4))
-    stop = told.tell(ev.TimePassed(at=(told.view.deadline() or 0.0) + 0.1)).actions[0]
+    named = silent(told)
+    assert [(one.rule, one.severity, one.response) for one in named.findings] == [("hang", "warning", "none")]
+    assert [type(action) for action in named.actions] == [ExamineAttempt]
+    (move,), (stop,) = (said := seen(told, "process-stopped")).moved, said.actions[-1:]
     assert isinstance(stop, StopAttempt)
-    assert stop.examine
-    seen = Clue(signature="process-stopped", role="symptom", symptom="hang", text="is stopped", rank=1, node="n0")
-    told.tell(ev.AttemptExamined(at=told.view.now, job="job", attempt=1, clues=(seen,)))
-    said = ended(told, code=137, why="stopped")
-    assert (said.symptom, said.suspects[0].rank, said.suspects[0].node) == ("hang", 1, "n0")
+    assert not stop.examine
+    assert (move.trigger.on, move.trigger.blames) == ("hung", told.view.jobs["job"].ranks[1].gpus)
+    verdict = ended(told, code=137, why="stopped")
+    assert (verdict.symptom, verdict.suspects[0].rank, verdict.suspects[0].node) == ("hang", 1, "n0")
+
+
+def test_what_any_stall_shows_confirms_nothing() -> None:
+    told = trains(running(Told(), ranks=4))
+    silent(told)
+    assert seen(told, "process-blocked").moved == ()
+    assert told.view.jobs["job"].state == "running"
+    assert [one.signature for one in told.view.jobs["job"].examined] == ["process-blocked"]
+    told.tell(ev.StepReported(at=told.view.now + 1, job="job", attempt=1, step=99))
+    assert told.view.jobs["job"].examined == (), "it went on: that is history"
+
+
+def test_what_is_seen_when_it_goes_on_again_stops_nothing() -> None:
+    told = trains(running(Told(), ranks=4))
+    silent(told)
+    told.tell(ev.StepReported(at=told.view.now + 0.2, job="job", attempt=1, step=99))
+    assert seen(told, "process-stopped").moved == ()
+
+
+def test_a_hang_that_nothing_confirms_is_stopped_when_patience_ends() -> None:
+    told = trains(running(Told(), ranks=4))
+    limit = told.view.look_deadline(told.view.jobs["job"])
+    looks = 0
+    while not (last := silent(told)).moved:
+        looks += 1
+        assert [type(action) for action in last.actions] == [ExamineAttempt]
+        assert bool(last.findings) == (looks == 1), "named once"
+    assert told.view.now == pytest.approx((limit or 0.0) + 300.0, abs=1.0)
+    assert last.actions[-1].examine  # type: ignore[union-attr]
+    assert 5 < looks < 15
+
+
+def test_a_policy_may_act_at_the_limit() -> None:
+    told = trains(running(Told(changed(DEMO, hang={"patience_s": 0.0})), ranks=4))
+    assert isinstance(silent(told).actions[-1], StopAttempt)
 
 
 def test_a_hung_attempt_without_any_sight_names_who_reported_least() -> None:
     told = trains(running(Told(), ranks=4))
     told.tell(*(ev.StepReported(at=21.0, job="job", attempt=1, step=20, rank=rank) for rank in (0, 1, 3)))
-    told.tell(ev.TimePassed(at=(told.view.deadline() or 0.0) + 0.1))
+    while not silent(told).moved:
+        assert "behind the others: rank 2" in told.decisions[-1].actions[0].reason
     said = ended(told, code=137, why="stopped")
     assert (said.symptom, [one.rank for one in said.suspects]) == ("hang", [2])
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medevac.core.events import Phase
-from medevac.core.progress import HangRule, Pace, percentile
+from medevac.core.progress import HangRule, Looks, Pace, percentile
 
 PHASES: tuple[Phase, ...] = ("start", "load", "step", "eval", "save", "end")
 
@@ -57,21 +57,47 @@ def test_the_time_to_the_first_step_is_the_starts_not_the_steps() -> None:
     assert pace.steps == ()
 
 
+def during(pace: Pace, phase: Phase, seconds: float) -> Pace:
+    pace = pace.after(phase, pace.since + 0.5)
+    return pace.after("step", pace.since + seconds)
+
+
 def test_eval_and_save_learn_their_own_maximum_and_leave_steps_alone() -> None:
     pace = steps(20, 1.0)
-    known = pace.steps
-    pace = pace.after("eval", pace.since + 1)
-    assert pace.limit("eval") == 1800.0
-    pace = pace.after("step", pace.since + 40).after("save", pace.since + 41)
-    pace = pace.after("step", pace.since + 10)
+    known = len(pace.steps)
+    for seconds in (30.0, 40.0):
+        pace = during(during(pace, "eval", seconds), "save", 10.0)
+    assert (pace.limit("eval"), pace.limit("save")) == (1800.0, 1800.0), "two say little"
+    pace = during(during(pace, "eval", 35.0), "save", 25.0)
     assert pace.limit("eval") == pytest.approx(120.0)
-    assert pace.limit("save") == pytest.approx(30.0)
-    assert pace.steps == known
+    assert pace.limit("save") == pytest.approx(75.0)
+    assert len(pace.steps) == known
+
+
+def test_a_short_save_does_not_make_a_short_limit() -> None:
+    pace = Pace().after("start", 0.0)
+    for _ in range(5):
+        pace = during(pace, "save", 0.1)
+    assert pace.limit("save") == 60.0
 
 
 def test_a_long_eval_may_exceed_the_ceiling_of_a_step() -> None:
-    pace = Pace().after("eval", 0.0).after("step", 900.0)
+    pace = Pace().after("start", 0.0)
+    for _ in range(3):
+        pace = during(pace, "eval", 900.0)
     assert pace.limit("eval") == 2700.0
+
+
+def test_looks_at_one_silence_become_rarer_and_begin_anew_with_the_next() -> None:
+    rule, looks, at, gaps = HangRule(), Looks(), 1000.0, []
+    for _ in range(8):
+        looks = looks.after(990.0, at, rule)
+        gaps.append(looks.next_at - at)
+        at = looks.next_at
+    assert gaps == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+    again = looks.after(5000.0, 5010.0, rule)
+    assert (again.times, again.next_at) == (1, 5012.0)
+    assert Looks().after(1.0, 2.0, HangRule(look_s=0.0)).next_at == 2.5, "never at once again"
 
 
 def test_the_end_never_hangs() -> None:

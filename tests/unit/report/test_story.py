@@ -91,7 +91,7 @@ def test_a_decoy_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("name", "outcome", "headline"),
     [
-        ("hang", "recovered", "5.0 s in phase step, the limit is 5.0 s; behind the others: rank 5"),
+        ("hang", "recovered", "5.5 s in phase step, the limit is 5.0 s; behind the others: rank 5; rank 5 (process 45"),
         ("no_progress", "gave-up", "3 attempts in a row"),
         ("nan_twice", "gave-up", "step 23 again"),
         ("monitor_mode", "watched", "only watched"),
