@@ -18,9 +18,8 @@ from medevac.cli.output import CommandError, print_json, say_error
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from medevac.catalog.load import Catalog
     from medevac.core.events import FaultSeen
-    from medevac.decode.incidents import Incident, Membership
+    from medevac.decode.incidents_told import Members, Told
     from medevac.decode.output_spool import Spool
 
 Files = Annotated[str, HYPHEN, Parameter(help='Logs to read; "-" or nothing for stdin.')]
@@ -106,34 +105,32 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
     """One pass over all inputs, then what was asked for."""
     from medevac.cli.decode_show import progress_bar
     from medevac.decode.files import Options, decode_files, total_size
-    from medevac.decode.incidents import Incidents
+    from medevac.decode.incidents_told import Told
     from medevac.decode.output_spool import Spool
 
     problems: list[Exception] = []
-    broken = Broken()
-    collected, events = Incidents(), 0
-    with Spool() as spool:
+    broken, events = Broken(), 0
+    with Spool() as spool, Told(shown=wanted.tells) as told:
         with progress_bar(total_size(files)) as progress:
             options = Options(recursive=recursive, progress=progress, unreadable=problems.append)
             for fault in decode_files(files, options=options):
                 if not wanted.takes(fault):
                     continue
                 events += 1
-                reading, burst = collected.add(fault)
+                reading, burst = told.add(fault)
                 if is_broken(fault):
                     broken.add(fault)
                 elif output.events and wanted.shows(fault, reading):
                     spool.add(fault, reading, burst)
-        stories = collected.stories()
-        told = [story.incident for story in stories if wanted.tells(story.incident)]
+        told.finish()
         if output.events:
-            _print_events(spool, collected.memberships(stories), output)
-        _print_incidents(told, collected.annotator.catalog, output, events)
+            _print_events(spool, told.members, output)
+        _print_incidents(told, output, events)
     if broken.count and output.events:
         say_error(str(broken))
     for problem in problems:
         say_error(str(problem))
-    return Exit.UNREADABLE if problems else Exit.FOUND if told else Exit.DONE
+    return Exit.UNREADABLE if problems else Exit.FOUND if told.count else Exit.DONE
 
 
 def is_broken(fault: FaultSeen) -> bool:
@@ -160,31 +157,33 @@ class Broken:
         return f"{lines} like a GPU fault but cannot be read: {places} (--incidents lists them)"
 
 
-def _print_events(spool: Spool, members: dict[int, Membership], output: Output) -> None:
+def _print_events(spool: Spool, members: Members, output: Output) -> None:
     if output.json:
         spool.write_json(members, sys.stdout.buffer)
     else:
         spool.write_csv(members, sys.stdout)
 
 
-def _print_incidents(told: list[Incident], catalog: Catalog, output: Output, events: int) -> None:
+def _print_incidents(told: Told, output: Output, events: int) -> None:
     from medevac.cli.decode_show import show_incidents, show_summary
     from medevac.decode.output import incident_object
 
     if output.html is not None:
-        _write_html(output.html, told, catalog, events)
+        _write_html(output.html, told, events)
     if output.incidents and output.json:
         for incident in told:
             print_json(incident_object(incident))
     elif not output.events and output.html is None:
-        show_incidents(told, catalog)
-        show_summary(told, events)
+        if told.count:
+            show_incidents(told, told.catalog)
+        show_summary(told.count, events)
 
 
-def _write_html(path: Path, told: list[Incident], catalog: Catalog, events: int) -> None:
+def _write_html(path: Path, told: Told, events: int) -> None:
     from medevac.decode.output_html import render
 
     try:
-        path.write_text(render(told, catalog.buckets, title="GPU incidents", events=events), encoding="utf-8")
+        page = render(list(told), told.catalog.buckets, title="GPU incidents", events=events)
+        path.write_text(page, encoding="utf-8")
     except OSError as problem:
         raise CommandError(f"--html {path}: cannot be written: {problem.strerror}") from problem

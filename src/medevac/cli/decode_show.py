@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from medevac.catalog.load import Catalog
@@ -22,10 +22,8 @@ COLUMNS = ("when (UTC)", "severity", "node", "what", "blame", "job dies", "do no
 DIES = {True: "yes", False: "no", None: "depends"}
 
 
-def show_incidents(incidents: Sequence[Incident], catalog: Catalog) -> None:
+def show_incidents(incidents: Iterable[Incident], catalog: Catalog) -> None:
     """One row an incident: three columns on a terminal, all of COLUMNS between tabs in a pipe."""
-    if not incidents:
-        return
     if not on_terminal():
         print_rows(COLUMNS, (_row(incident, catalog) for incident in incidents))
         return
@@ -90,11 +88,11 @@ def action_words(name: str, catalog: Catalog) -> str:
     return name if name == NOT_PUBLISHED or bucket is None else bucket.meaning
 
 
-def show_summary(incidents: Sequence[Incident], events: int) -> None:
+def show_summary(incidents: int, events: int) -> None:
     """One line on a terminal, nothing in a pipe."""
     if not on_terminal():
         return
-    text = f"{len(incidents)} incident{'s' * (len(incidents) != 1)} from {events} event{'s' * (events != 1)}."
+    text = f"{incidents} incident{'s' * (incidents != 1)} from {events} event{'s' * (events != 1)}."
     hint = " More: medevac decode --json, medevac xid CODE" if incidents else ""
     console().print(text + hint, style="quiet")
 

@@ -53,7 +53,7 @@ class Incidents:
 
     def stories(self) -> list[Story]:
         """All incidents so far, in order of time."""
-        return tell(join(self.bursts.all, self.bursts.loads), self.annotator.catalog)
+        return list(tell(join(self.bursts.all, self.bursts.loads), self.annotator.catalog))
 
     def memberships(self, stories: list[Story]) -> dict[int, Membership]:
         """By index of a burst; a burst that is missing belongs to no incident."""

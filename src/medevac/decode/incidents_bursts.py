@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 from medevac.decode.xid import UNKNOWN
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from medevac.core.events import FaultSeen
     from medevac.decode.annotate import Annotation
 
@@ -21,6 +23,9 @@ SILENCE_BY_CODE_S = {13: 15.0}
 LOOK_BACK = 8
 """Bursts of one key that are tried before a new one begins: rotated files and repeated sections jump in time."""
 KEPT_TEXTS = 4096
+"""Different texts that a burst can tell apart."""
+KEPT_TEXTS_IN_ALL = 100_000
+"""With so many known, each burst can tell FEW apart: `distinct` says "at least"."""
 KEPT_NAMES = 16
 FEW = 8
 
@@ -86,6 +91,7 @@ class Bursts:
         self.begun = 0
         """How many bursts there were so far."""
         self._by_key: dict[Key, list[Burst]] = {}
+        self._texts = 0
         self._nodes: dict[str, str] = {}
         self._last: dict[str, float] = {}
 
@@ -103,14 +109,20 @@ class Bursts:
 
     def forget(self, before: float) -> None:
         """Drop the bursts that ended before this time: for a log that is followed for ever."""
-        self.all = [burst for burst in self.all if burst.last >= before]
-        self._by_key.clear()
-        for burst in self.all:
-            key = (burst.domain, burst.place, burst.part, burst.kind, burst.code)
-            self._by_key.setdefault(key, []).append(burst)
+        self.drop({burst.index for burst in self.all if burst.last < before})
         self.loads = {
             place: kept for place, times in self.loads.items() if (kept := [time for time in times if time >= before])
         }
+
+    def drop(self, indices: Container[int]) -> None:
+        """Drop these bursts: a later event on their part begins another."""
+        self.all = [burst for burst in self.all if burst.index not in indices]
+        self._by_key.clear()
+        self._texts = 0
+        for burst in self.all:
+            key = (burst.domain, burst.place, burst.part, burst.kind, burst.code)
+            self._by_key.setdefault(key, []).append(burst)
+            self._texts += len(burst.told)
 
     def _time(self, fault: FaultSeen) -> tuple[str, float]:
         if fault.at:
@@ -171,8 +183,8 @@ class Bursts:
             burst.processes = _with(burst.processes, fault.process)
         if reading is not burst.reading and _RANK[reading.severity] > _RANK[burst.reading.severity]:
             burst.reading = reading
-        if len(burst.told) < KEPT_TEXTS:
-            _tell(burst, (hash(_words(fault)) << 32) + int(at))
+        if len(burst.told) < (KEPT_TEXTS if self._texts < KEPT_TEXTS_IN_ALL else FEW):
+            self._texts += _tell(burst, (hash(_words(fault)) << 32) + int(at))
         if fault.details:
             self._details(burst, fault, at)
 
@@ -197,12 +209,16 @@ def _with(known: tuple[NameT, ...], name: NameT) -> tuple[NameT, ...]:
     return known + (name,)  # noqa: RUF005 - mypy cannot type the unpacked form
 
 
-def _tell(burst: Burst, what: int) -> None:
+def _tell(burst: Burst, what: int) -> bool:
+    """Was it not told before?"""
     told = burst.told
+    if what in told:
+        return False
     if isinstance(told, set):
         told.add(what)
-    elif what not in told:
+    else:
         burst.told = (*told, what) if len(told) < FEW else {*told, what}
+    return True
 
 
 def _device(fault: FaultSeen) -> str:

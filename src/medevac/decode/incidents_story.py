@@ -11,7 +11,7 @@ from medevac.catalog.schema import Audience, Blame, Severity
 from medevac.decode.incidents_join import LOST, SMOOTHING_OFF, SMOOTHING_ON, VICTIM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from medevac.catalog.load import Catalog
     from medevac.decode.incidents_bursts import Burst
@@ -23,6 +23,7 @@ SEVERITIES: tuple[Severity, ...] = ("info", "unknown", "warning", "critical")
 ECC, REMAPPED, REMAP_FAILED, RECOVERY = 48, 63, 64, 154
 SOMETIMES_HARDWARE = frozenset({13, 31})
 REPEATS_TO_BLAME_HARDWARE = 3
+PLACES_AT_MOST = 100_000
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,25 +89,43 @@ class Story(msgspec.Struct, kw_only=True):
         return _role(_place(burst), self.root, alone=len(self.incident.facts) == 1)
 
 
-def tell(groups: Iterable[list[Burst]], catalog: Catalog) -> list[Story]:
-    """The stories of groups that are in order of time; those on one part know of each other."""
-    stories: list[Story] = []
-    seen: dict[Place, _Earlier] = {}
+class Earlier:
+    """What came before on each place: how often, and of a program's faults by how many programs (known by their pids).
+
+    Bounded: after PLACES_AT_MOST places it begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._times: dict[int, int] = {}
+        self._programs: dict[int, set[tuple[int, ...]]] = {}
+
+    def count(self, root: Burst) -> int:
+        """One more with this root; gives how many there were before."""
+        if len(self._times) >= PLACES_AT_MOST:
+            self._times.clear()
+            self._programs.clear()
+        place = hash(_place(root))
+        times = self._times.get(place, 0)
+        self._times[place] = times + 1
+        if root.code in SOMETIMES_HARDWARE and root.pids:
+            programs = self._programs.setdefault(place, set())
+            if len(programs) < REPEATS_TO_BLAME_HARDWARE:
+                programs.add(tuple(sorted(root.pids)))
+        return times
+
+    def programs(self, root: Burst) -> int:
+        """How many programs had a fault with this root so far, up to REPEATS_TO_BLAME_HARDWARE."""
+        return len(self._programs.get(hash(_place(root)), ()))
+
+
+def tell(groups: Iterable[list[Burst]], catalog: Catalog, earlier: Earlier | None = None) -> Iterator[Story]:
+    """The stories of groups that are in order of time; those on one part know of each other, and of `earlier` ones."""
+    seen = earlier or Earlier()
     for group in groups:
         story = _story(group, catalog)
         if story.root is not None:
-            earlier = seen.setdefault(_place(story.root), _Earlier())
-            story.incident = _repeated(story.incident, story.root, earlier)
-        stories.append(story)
-    return stories
-
-
-class _Earlier:
-    """What came before on one place: how often, and which programs (a few, by their pids)."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.programs: set[tuple[int, ...]] = set()
+            story.incident = _repeated(story.incident, story.root, seen)
+        yield story
 
 
 def _story(group: list[Burst], catalog: Catalog) -> Story:
@@ -297,15 +316,12 @@ def _distinct(bursts: Sequence[Burst]) -> int:
     return len(dated) + sum(1 for what in undated if what >> 32 not in texts)
 
 
-def _repeated(incident: Incident, root: Burst, earlier: _Earlier) -> Incident:
+def _repeated(incident: Incident, root: Burst, seen: Earlier) -> Incident:
     """Count the repeats; a program's fault that comes back on one GPU with other programs points at the GPU."""
-    incident = msgspec.structs.replace(incident, repeats=earlier.times)
-    earlier.times += 1
-    if root.pids and len(earlier.programs) < REPEATS_TO_BLAME_HARDWARE:
-        earlier.programs.add(tuple(sorted(root.pids)))
+    incident = msgspec.structs.replace(incident, repeats=seen.count(root))
     if incident.blame.kind != "job" or root.code not in SOMETIMES_HARDWARE or root.pci is None:
         return incident
-    if len(earlier.programs) < REPEATS_TO_BLAME_HARDWARE:
+    if seen.programs(root) < REPEATS_TO_BLAME_HARDWARE:
         return incident
     blame = Blamed(kind="gpu", node=root.node or None, pci=root.pci)
     return msgspec.structs.replace(incident, blame=blame, audience="operator", action_after="RUN_FIELDDIAG")

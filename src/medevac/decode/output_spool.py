@@ -14,11 +14,12 @@ import msgspec
 from medevac.decode.output import CSV_COLUMNS, EventObject, csv_row, event_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from medevac.core.events import FaultSeen
     from medevac.decode.annotate import Annotation
-    from medevac.decode.incidents import Burst, Membership
+    from medevac.decode.incidents import Burst
+    from medevac.decode.incidents_told import Members
 
 IN_MEMORY = 16 << 20
 _TAIL = b',"incident":null,"role":"alone"}'
@@ -49,27 +50,26 @@ class Spool:
         """Keep one event with the burst that it is counted in."""
         self._file.write(b"%d %s\n" % (burst.index, _encode(event_object(fault, reading))))
 
-    def lines(self, members: Mapping[int, Membership]) -> Iterator[bytes]:
+    def lines(self, members: Members) -> Iterator[bytes]:
         """Each event as a line of JSON, its incident and role filled in."""
-        tails = {
-            index: b',"incident":%s,"role":"%s"}\n' % (_encode(member.incident), member.role.encode())
-            for index, member in members.items()
-        }
-        nowhere = _TAIL + b"\n"
         self._file.seek(0)
         for line in self._file:
             index, _, event = line.partition(b" ")
-            yield event[: -len(_TAIL) - 1] + tails.get(int(index), nowhere)
+            member = members.get(int(index))
+            if member is None:
+                yield event
+            else:
+                yield b'%b,"incident":"%b","role":"%b"}\n' % (event[: -len(_TAIL) - 1], *map(str.encode, member))
 
-    def events(self, members: Mapping[int, Membership]) -> Iterator[EventObject]:
+    def events(self, members: Members) -> Iterator[EventObject]:
         """The same as objects."""
         return map(_decode, self.lines(members))
 
-    def write_json(self, members: Mapping[int, Membership], out: IO[bytes]) -> None:
+    def write_json(self, members: Members, out: IO[bytes]) -> None:
         """All events, one JSON object a line."""
         out.writelines(self.lines(members))
 
-    def write_csv(self, members: Mapping[int, Membership], out: Text) -> None:
+    def write_csv(self, members: Members, out: Text) -> None:
         """All events as CSV with a line of column names."""
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(CSV_COLUMNS)

@@ -1,0 +1,167 @@
+"""The incidents of a log of any length in bounded memory: what is over is told while the log is still read.
+
+    with Told() as told:
+        for fault in decode_files(paths):
+            told.add(fault)
+        told.finish()
+        for incident in told: ...
+
+Up to AT_ONCE bursts are held; then those of incidents that nothing can join any more are told, and wait on disk. Where
+that is not enough, because so many different faults came within a day, an incident is told before all of it is known:
+what comes later on its parts is another incident.
+"""
+
+from __future__ import annotations
+
+import heapq
+import tempfile
+from array import array
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from medevac.decode.incidents import FOLLOWED_S, Incidents
+from medevac.decode.incidents_bursts import SILENCE_S
+from medevac.decode.incidents_join import join
+from medevac.decode.incidents_story import Earlier, Incident, Role, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import IO
+
+    from medevac.core.events import FaultSeen
+    from medevac.decode.annotate import Annotation
+    from medevac.decode.incidents_bursts import Burst
+
+AT_ONCE = 30_000
+Entry = tuple[tuple[bool, float, int], Incident]
+"""An incident behind what it is sorted by: the order of its first burst."""
+ROLES: tuple[Role, ...] = ("alone", "root", "victim")
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Entry).decode
+
+
+class Members:
+    """Which incident each burst belongs to, and its role there; five bytes a burst."""
+
+    def __init__(self) -> None:
+        self._incidents = array("L")
+        self._roles = bytearray()
+
+    def put(self, index: int, incident: str, role: Role) -> None:
+        """Burst `index` belongs to `incident` (eight hex digits)."""
+        missing = index + 1 - len(self._roles)
+        if missing > 0:
+            self._roles.extend(bytes(missing))
+            self._incidents.extend([0] * missing)
+        self._incidents[index] = int(incident, 16)
+        self._roles[index] = 1 + ROLES.index(role)
+
+    def get(self, index: int) -> tuple[str, Role] | None:
+        """Incident and role of a burst; None for one that is no part of any."""
+        role = self._roles[index] if index < len(self._roles) else 0
+        return (f"{self._incidents[index]:08x}", ROLES[role - 1]) if role else None
+
+
+class Told:
+    """A context manager: what waits on disk is gone when it is left.
+
+    `count` incidents are kept, those that are to be `shown`; `members` knows of all.
+    """
+
+    def __init__(self, shown: Callable[[Incident], bool] = lambda _: True, *, at_once: int = AT_ONCE) -> None:
+        self._collected = Incidents()
+        self.catalog = self._collected.annotator.catalog
+        self.members = Members()
+        self.count = 0
+        self._shown = shown
+        self._at_once = self._limit = at_once
+        self._earlier = Earlier()
+        self._runs: list[IO[bytes]] = []
+        self._rest: list[Entry] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for run in self._runs:
+            run.close()
+
+    def add(self, fault: FaultSeen) -> tuple[Annotation, Burst]:
+        """Take one event; gives its reading and the burst that it is counted in."""
+        if len(self._collected.bursts.all) >= self._limit:
+            self._settle()
+        return self._collected.add(fault)
+
+    def finish(self) -> None:
+        """No event follows."""
+        bursts = self._collected.bursts
+        self._rest = list(self._tell(join(bursts.all, bursts.loads)))
+
+    def __iter__(self) -> Iterator[Incident]:
+        """The incidents in order of time, once all events are in; as often as asked."""
+        for _, incident in heapq.merge(*map(_read, self._runs), self._rest, key=_order):
+            yield incident
+
+    def _settle(self) -> None:
+        bursts = self._collected.bursts
+        groups = join(bursts.all, bursts.loads)
+        newest: dict[str, float] = {}
+        for burst in bursts.all:
+            newest[burst.domain] = max(burst.last, newest.get(burst.domain, burst.last))
+        old = bursts.all[len(bursts.all) // 2].index
+
+        def past(burst: Burst) -> bool:
+            return burst.last < newest[burst.domain] - FOLLOWED_S
+
+        def early(burst: Burst) -> bool:
+            return burst.index < old and burst.last < newest[burst.domain] - SILENCE_S
+
+        choices = ((_whole, past), (_whole, early), (_parts, early))
+        over = _enough(len(bursts.all) // 4, (choose(groups, done) for choose, done in choices))
+        run = tempfile.TemporaryFile(prefix="medevac-decode-")  # noqa: SIM115 - closed with the others
+        self._runs.append(run)
+        for entry in self._tell(over):
+            body = _encode(entry)
+            run.write(len(body).to_bytes(4, "little") + body)
+        gone = {burst.index for group in over for burst in group}
+        bursts.drop(gone.union(burst.index for burst in bursts.all if burst.quiet and early(burst)))
+        self._limit = max(self._at_once, len(bursts.all) + self._at_once // 4)
+
+    def _tell(self, groups: Iterable[list[Burst]]) -> Iterator[Entry]:
+        for story in tell(groups, self.catalog, self._earlier):
+            for burst in story.bursts:
+                self.members.put(burst.index, story.incident.incident, story.role(burst))
+            if self._shown(story.incident):
+                self.count += 1
+                yield story.bursts[0].order, story.incident
+
+
+def _whole(groups: Iterable[list[Burst]], done: Callable[[Burst], bool]) -> list[list[Burst]]:
+    """The groups of which all bursts are done."""
+    return [group for group in groups if all(map(done, group))]
+
+
+def _parts(groups: Iterable[list[Burst]], done: Callable[[Burst], bool]) -> list[list[Burst]]:
+    """Of each group the bursts that are done."""
+    return [part for group in groups if (part := [burst for burst in group if done(burst)])]
+
+
+def _enough(bursts: int, choices: Iterable[list[list[Burst]]]) -> list[list[Burst]]:
+    """The first choice of at least so many bursts, else the last one."""
+    chosen: list[list[Burst]] = []
+    for chosen in choices:
+        if sum(map(len, chosen)) >= bursts:
+            break
+    return chosen
+
+
+def _order(entry: Entry) -> tuple[bool, float, int]:
+    return entry[0]
+
+
+def _read(run: IO[bytes]) -> Iterator[Entry]:
+    run.seek(0)
+    while size := run.read(4):
+        yield _decode(run.read(int.from_bytes(size, "little")))
