@@ -89,7 +89,10 @@ def _slow(view: View, event: StepReported) -> tuple[Finding, ...]:
     """Ranks and jobs that became slow with this report."""
     job = view.jobs.get(event.job)
     news = job.slowness.news(event) if job and job.attempt == event.attempt else ()
-    return slow_findings(event.job, job.ranks, news, event, job.slowness.rule) if job and news else ()
+    if job is None or not news:
+        return ()
+    ranks = job.ranks if job.spec.gpus_per_rank else ()  # a launcher's ranks are not its agents
+    return slow_findings(event.job, ranks, news, event, job.slowness.rule)
 
 
 def _explained(view: View, event: AnyEvent) -> tuple[Diagnosed, ...]:
