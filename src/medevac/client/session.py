@@ -53,8 +53,12 @@ class Client:
         loss: SupportsFloat | None = None,
         grad_norm: SupportsFloat | None = None,
         compute_s: SupportsFloat | None = None,
+        handled: str = "",
     ) -> None:
-        """Say that `step` is done (or that `phase` began); `compute_s` is the rank's own seconds before all-reduce."""
+        """Say that `step` is done (or that `phase` began); `compute_s` is the rank's own seconds before all-reduce.
+
+        `handled`: this step was bad, and what has been done about it in place, in words: no failure of the job.
+        """
         values = _float(loss), _float(grad_norm), _float(compute_s)
         kept = [value if value is None or math.isfinite(value) else None for value in values]
         self._send(
@@ -69,6 +73,7 @@ class Client:
                 grad_norm=kept[1],
                 compute_s=kept[2],
                 finite=kept[:2] == list(values[:2]),
+                handled=handled,
             )
         )
 

@@ -48,6 +48,8 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
             return [_of(name, "submitted")]
         case AttemptStarted() if job.ended is None:
             return [_of(name, "started")]
+        case StepReported() if event.handled:
+            return []
         case StepReported() if not event.finite:
             return [_of(name, "non-finite", f"rank {event.rank} reports a non-finite value at step {event.step}")]
         case StepReported() if event.step > job.best:

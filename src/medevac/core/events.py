@@ -168,7 +168,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True, tag=True):
 class StepReported(Event, frozen=True, kw_only=True, tag=True):
     """A heartbeat of one rank: DESIGN 5a, in-job protocol. `compute_s` is its own time before the all-reduce.
 
-    `finite` is False when the rank found a non-finite loss or gradient (JSON has no NaN).
+    `finite` is False when the rank found a non-finite loss or gradient (JSON has no NaN). `handled` says, in words,
+    what the job has done about it in place ("skipped", "rolled back to step 40"): then it needs nobody's help.
     """
 
     job: str
@@ -180,6 +181,7 @@ class StepReported(Event, frozen=True, kw_only=True, tag=True):
     grad_norm: float | None = None
     compute_s: float | None = None
     finite: bool = True
+    handled: str = ""
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True, tag=True):

@@ -151,6 +151,8 @@ class Job(Struct, frozen=True, kw_only=True):
         )
 
     def _stepped(self, event: StepReported) -> Job:
+        if event.handled:
+            return self
         if not event.finite:
             known = any(attempt == event.attempt for attempt, _ in self.bad)
             if known:

@@ -179,6 +179,10 @@ class Notes:
                 self._stepped(notes, event)
 
     def _stepped(self, notes: AttemptNotes, event: StepReported) -> None:
+        if event.handled:
+            text = f"rank {event.rank} found step {event.step} to be bad; handled in place: {event.handled}"
+            self._say(event.at, "detection", text)
+            return
         if not event.finite:
             if notes.bad is None:
                 notes.bad = Point(at=event.at, step=event.step)

@@ -22,9 +22,9 @@ from torch.distributed.tensor import DTensor, Replicate
 
 from medevac.torch.links import Link
 
-BAD, ECC, CHECKPOINT, STOP, DUE, LOSS = 1, 2, 4, 8, 16, 32
-"""Bits of a rank's word: gradients not finite; its GPU counted an uncorrected error; a checkpoint was asked for; to
-stop was asked for; a checkpoint is due (by rank 0's clock); its loss is not finite."""
+BAD, SPIKE, CHECKPOINT, STOP, DUE = 1, 2, 4, 8, 16
+"""Bits of a rank's word: gradients not finite; the step before was far from the usual; a checkpoint was asked for; to
+stop was asked for; a checkpoint is due (by rank 0's clock)."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):

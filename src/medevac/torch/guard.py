@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from medevac.client import Client
 from medevac.core.events import Phase
-from medevac.torch.bridge import BAD, CHECKPOINT, DUE, STOP, Bridge, Told
+from medevac.torch.bridge import BAD, CHECKPOINT, DUE, SPIKE, STOP, Bridge, Told
 from medevac.torch.checkpoints import CheckpointManager
 from medevac.torch.checks import Check, Finding
 from medevac.torch.ecc import CHILD, EccWatch
@@ -23,7 +23,7 @@ from medevac.torch.history import History, Resumed
 from medevac.torch.links import Chain, Link, Reduce
 from medevac.torch.place import here
 from medevac.torch.readings import Readings
-from medevac.torch.spikes import Spikes
+from medevac.torch.spikes import SpikeWatch
 from medevac.torch.state import Stateful
 from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, TERMINATED, Stop
 
@@ -48,7 +48,8 @@ class Guard:
     """Watches one training; `resume`, `steps`, `backward_done`, `end_step` in that order.
 
     `on_bad`: what follows a gradient that is not finite: go "roll-back" to the newest clean checkpoint, "skip" the
-    step, "replay" it or "stop" with exit code 85. `hook`: your own communication hook, `hook(bucket) -> Future`.
+    step, "replay" it or "stop" with exit code 85. `on_spike`: "replay" a step whose loss or gradient norm is far from
+    the usual, where nothing else explains it. `hook`: your own communication hook, `hook(bucket) -> Future`.
     `links`: more that looks at gradients on their way; `checks`: more that looks at the state, see `checks.Check`.
     `replay`: called on all ranks with what was found where a replay is wanted; says what it is after that, None if
     nothing. `extra`: what else must come back with the state (a scheduler, a loader).
@@ -66,6 +67,7 @@ class Guard:
         scaler: Scaler | None = None,
         extra: Mapping[str, Stateful] | None = None,
         on_bad: OnBad = "roll-back",
+        on_spike: Literal["warn", "replay"] = "warn",
         max_roll_backs: int = 3,
         hook: Reduce | None = None,
         links: tuple[Link, ...] = (),
@@ -97,12 +99,12 @@ class Guard:
         self._ecc = EccWatch(self.place.gpu if ecc_every else "", ecc_command)
         self._ecc_every = max(ecc_every, 1)
         self._readings = Readings()
-        self._spikes = Spikes("loss"), Spikes("gradient norm")
+        self._spikes = SpikeWatch(replay=on_spike == "replay")
         self._step = self._next = 0
         self._best = -1
         self._began = 0.0
         self._told = Told(words=())
-        self._restore = ""
+        self._restore: Finding | None = None
         self._caught = False
         self.client.heartbeat(0, "start")
         if self.place.world > 1:
@@ -145,13 +147,15 @@ class Guard:
         self._finish(total)
 
     def _roll_back(self) -> None:
-        why, self._restore = self._restore, ""
+        assert self._restore
+        finding, self._restore = self._restore, None
         self._say("load", self._step)
         try:
-            self._next = self.history.roll_back(self._step, why)
+            self._next = self.history.roll_back(self._step, finding.why)
         except Stop:
             self.client.heartbeat(self._step + 1, loss=math.nan)
             raise
+        self._handled(finding, f"rolled back to step {self._next}")
         for parameter in self.model.parameters():
             parameter.grad = None
         self._restored()
@@ -202,6 +206,7 @@ class Guard:
         self._readings.compute_s = compute_s
         self._readings.norm = told.norm if self._scaler is None or given else None
         finding = self._not_finite(told) or self._ask(lambda check: check.backward_done(self._step))
+        finding = finding or self._spikes.finding(self._step, told.ranks(SPIKE))
         return finding is None or not self._act(finding)
 
     def _of_the_scaler(self) -> bool:
@@ -244,8 +249,15 @@ class Guard:
             if finding.code == ROLL_BACK and (mine or not finding.ranks):
                 self.client.heartbeat(self._next, loss=math.nan)
             raise Stop(finding.code if mine else ROLL_BACK, finding.why)
-        self._restore = finding.why if goes_back else ""
+        self._restore = finding if goes_back else None
+        if not goes_back:
+            self._handled(finding, "skipped")
         return True
+
+    def _handled(self, finding: Finding, how: str) -> None:
+        """Tell what has been done here, so that nobody else does anything about it: by who is to blame, or rank 0."""
+        if self.place.rank in (finding.ranks or (0,)):
+            self.client.heartbeat(self._step + 1, loss=math.nan, handled=how)
 
     def _drop_gradients(self) -> None:
         """None, so that the optimizer does nothing. A GradScaler insists on gradients: it gets ones that it skips."""
@@ -290,9 +302,9 @@ class Guard:
         self.client.heartbeat(done, phase, loss=readings.loss, grad_norm=readings.norm, compute_s=readings.compute_s)
 
     def _warn(self, done: int) -> None:
-        for spikes, value in zip(self._spikes, (self._readings.loss, self._readings.norm), strict=True):
-            if value is not None and (told := spikes.look(value)):
-                log.warning("step %d: %s, 3 times the usual or far outside of it (%s)", done, told, self.place)
+        if told := self._spikes.look(self._readings.loss, self._readings.norm):
+            log.warning("step %d: %s, 3 times the usual or far outside of it (%s)", done, told, self.place)
+            self._bridge.say(SPIKE)
 
     def _save(self, step: int, *, wait: bool) -> None:
         if self.checkpoints is None:

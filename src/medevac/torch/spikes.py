@@ -1,10 +1,12 @@
-"""A value far from the run's own recent ones: a Warning, nothing more."""
+"""A value far from the run's own recent ones: a warning, and where that is wanted the steps are done again."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from statistics import median
+
+from medevac.torch.checks import Finding
 
 WINDOW = 64
 LEAST = 16
@@ -34,3 +36,40 @@ class Spikes:
             spread = median(abs(one - middle) for one in self._values)
             self._limit = max(middle + SPREADS * spread, FACTOR * abs(middle))
         return told
+
+
+class SpikeWatch:
+    """Loss and gradient norm of one training. A spike is of one rank; what follows is agreed a step later, by the words
+    that all ranks have heard.
+    """
+
+    def __init__(self, *, replay: bool) -> None:
+        self._kinds = Spikes("loss"), Spikes("gradient norm")
+        self._replay = replay
+        self._again: set[int] = set()
+
+    def look(self, loss: float | None, norm: float | None) -> str:
+        """What is unusual about a step's values, "" if nothing is."""
+        seen = [
+            spikes.look(value) for spikes, value in zip(self._kinds, (loss, norm), strict=True) if value is not None
+        ]
+        return "; ".join(filter(None, seen))
+
+    def finding(self, done: int, ranks: tuple[int, ...]) -> Finding | None:
+        """What follows when `ranks` saw a spike in the step before, and nothing else was found: `done` steps are done.
+
+        The steps are done again once. What is there again comes from data or software; what is gone does not.
+        """
+        if not self._replay:
+            return None
+        who = f"rank {', '.join(map(str, ranks))}"
+        if done in self._again:
+            told = (
+                f"there again when done again, at {who}: the data or the software" if ranks else "gone when done again"
+            )
+            self._again.discard(done)
+            return Finding(why=f"the spike after {done} steps is {told}", want="warn")
+        if not ranks:
+            return None
+        self._again.add(done)
+        return Finding(why=f"a spike after {done} steps that nothing explains, at {who}", want="replay", since=done - 1)

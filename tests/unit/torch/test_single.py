@@ -147,6 +147,53 @@ def test_a_sum_of_squares_that_overflows_is_no_alarm() -> None:
     assert not math.isfinite(square(gradients))
 
 
+class Heard(NoLink):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, object]] = []
+
+    def send(self, packet: bytes) -> None:
+        self.said.append(json.loads(packet))
+
+    def bad(self) -> list[tuple[object, object]]:
+        return [(one["step"], one.get("handled", "")) for one in self.said if one.get("finite") is False]
+
+
+@pytest.mark.parametrize(("on_bad", "how"), [("roll-back", "rolled back to step 10"), ("skip", "skipped")])
+def test_what_was_handled_in_place_is_told_as_handled(tmp_path: Path, on_bad: str, how: str) -> None:
+    link = Heard()
+    run(tmp_path, 20, nan_at=13, on_bad=on_bad, client=Client(link))
+    assert link.bad() == [(14, how)]
+
+
+def test_what_could_not_be_handled_is_told_as_bad(tmp_path: Path) -> None:
+    link = Heard()
+    with pytest.raises(Stop):
+        run(tmp_path, 20, nan_at=13, times=99, client=Client(link))
+    assert link.bad()[-1] == (14, "")
+
+
+@pytest.mark.parametrize(("times", "told"), [(1, "gone when done again"), (99, "the data or the software")])
+def test_a_spike_that_nothing_explains_is_done_again_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, times: int, told: str
+) -> None:
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path, every_steps=5, overlap="wait", on_spike="replay")
+    done: list[int] = []
+    for step in guard.steps(guard.resume().step, 30):
+        model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+        guard.backward_done()
+        optimizer.step()
+        optimizer.zero_grad()
+        spikes = step == 24 and done.count(24) < times
+        done.append(step)
+        guard.end_step(loss=100.0 if spikes else 1.0)
+    assert done == [*range(26), *range(20, 30)]
+    assert told in caplog.text
+    assert [one.state for one in lineage.survey(tmp_path) if one.step >= 20] == ["clean"] * 3
+
+
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
