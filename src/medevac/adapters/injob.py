@@ -18,7 +18,7 @@ import msgspec
 
 from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.tail import Tail
-from medevac.core.events import ResumedFrom, StepReported
+from medevac.core.events import CorruptionSeen, ResumedFrom, StepReported
 from medevac.ports.clock import Clock
 from medevac.ports.errors import Unavailable
 
@@ -29,7 +29,7 @@ _AT_ONCE = 64  # packets of one rank before the others have their turn
 _FILE_POLL_SECONDS = 0.5
 _KEPT = ("checkpoint", "stop")  # requests that a rank of the attempt gets even if it connects later
 
-Reported: TypeAlias = StepReported | ResumedFrom
+Reported: TypeAlias = StepReported | ResumedFrom | CorruptionSeen
 _DECODER: msgspec.json.Decoder[Reported] = msgspec.json.Decoder(Reported)
 
 

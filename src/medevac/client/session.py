@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 import msgspec
 
 from medevac.client.link import FileLink, Link, NoLink, Request, SocketLink
-from medevac.core.events import AnyEvent, Phase, ResumedFrom, StepReported
+from medevac.core.events import AnyEvent, Corruption, CorruptionSeen, Phase, ResumedFrom, StepReported
 
 
 class Client:
@@ -91,6 +91,22 @@ class Client:
         )
         if packet:
             self._link.introduce(packet)
+
+    def corruption(self, outcome: Corruption, *, step: int, since: int, tensors: Sequence[str], **named: Any) -> None:
+        """Say that replicas of the state differ, or what that was: `CorruptionSeen`; `named`: rank, node, gpu, pci."""
+        self._send(
+            CorruptionSeen(
+                at=time.time(),
+                id=f"corruption/{self.job}/{self.attempt}/{step}/{outcome}",
+                job=self.job,
+                attempt=self.attempt,
+                outcome=outcome,
+                step=step,
+                since=since,
+                tensors=tuple(tensors),
+                **named,
+            )
+        )
 
     def request(self) -> Request | None:
         """What Medevac asked for since the last call, once; all ranks are asked, each in its own time."""

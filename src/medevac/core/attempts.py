@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from medevac.core import corruption
 from medevac.core.actions import StartAttempt, VerifyCheckpoint
 from medevac.core.decision import Trigger
 from medevac.core.diagnose_case import Diagnosis
@@ -118,6 +119,8 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: D
         return _of(name, "array-failed", f"{alike}; last: {told}")
     elif not job.passed() and event.code in recovery.user_code_exits:
         return _of(name, "user-code", f"{told}: the command itself is wrong")
+    elif job.corrupted and job.corrupted.outcome == "software":
+        return _of(name, "user-code", f"{told}: {corruption.words(job.corrupted)}")
     elif verdict and own_mistake(job, verdict):
         return _of(name, "user-code", f"{told}: {verdict.cause}: {verdict.root[0].text.strip()}")
     most = job.spec.policy.max_restarts if job.spec.policy.max_restarts is not None else recovery.max_restarts

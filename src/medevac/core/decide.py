@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from medevac.core import attempts, recover
+from medevac.core import attempts, corruption, recover
 from medevac.core.actions import AnyAction, GiveBack, Isolate, Page, Repair, Restrict
 from medevac.core.correlate import caused, correlate, is_new
 from medevac.core.decision import Decision, Diagnosed, Finding, Held, Moved, Trigger
@@ -19,6 +19,7 @@ from medevac.core.events import (
     CheckpointJudged,
     CheckpointSealed,
     CheckpointVerified,
+    CorruptionSeen,
     EccCounted,
     EnvironmentSeen,
     FaultSeen,
@@ -73,6 +74,8 @@ def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
 def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
     if isinstance(event, StepReported):
         return _slow(view, event)
+    if isinstance(event, CorruptionSeen):
+        return corruption.findings(view.jobs.get(event.job), event)
     if isinstance(event, TimePassed):
         return named(view)
     if not isinstance(event, FaultSeen | EccCounted):

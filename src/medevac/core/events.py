@@ -16,6 +16,7 @@ from medevac.core.diagnose_case import Cause, Clue, Suspect
 Phase: TypeAlias = Literal["start", "load", "step", "eval", "save", "end"]
 AttributionPhase: TypeAlias = Literal["fast", "slow"]
 AttributionOutcome: TypeAlias = Literal["answered", "none", "late", "failed", "absurd"]
+Corruption: TypeAlias = Literal["found", "again", "transient", "hardware", "software", "unclear"]
 Value: TypeAlias = str | int | float | bool | None
 
 
@@ -193,6 +194,26 @@ class ResumedFrom(Event, frozen=True, kw_only=True, tag=True):
     step: int | None = None
 
 
+class CorruptionSeen(Event, frozen=True, kw_only=True, tag=True):
+    """Replicas of a job's state differ, or it has turned out what that was (docs/silent-corruption.md).
+
+    `outcome`: found (the steps are being done again), again (the same rank is wrong on the same part), transient,
+    hardware (the part is at fault), software, unclear. `step` is where it was found, `since` the last step after which
+    all agreed; `rank`, `node`, `gpu` what is named, if anything.
+    """
+
+    job: str
+    attempt: int
+    outcome: Corruption
+    step: int
+    since: int = 0
+    tensors: tuple[str, ...] = ()
+    rank: int | None = None
+    node: str = ""
+    gpu: str = ""
+    pci: str = ""
+
+
 class SealRank(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A rank that took part in a checkpoint; `ecc` its GPU's uncorrected count as the rank knew it."""
 
@@ -312,6 +333,7 @@ AnyEvent: TypeAlias = (
     | AttemptEnded
     | StepReported
     | ResumedFrom
+    | CorruptionSeen
     | CheckpointSealed
     | CheckpointFound
     | CheckpointVerified

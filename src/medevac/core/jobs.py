@@ -19,6 +19,7 @@ from medevac.core.events import (
     CheckpointJudged,
     CheckpointSealed,
     CheckpointVerified,
+    CorruptionSeen,
     JobSubmitted,
     OutputRead,
     RankPlace,
@@ -35,6 +36,7 @@ JobEvent: TypeAlias = (
     | AttemptEnded
     | StepReported
     | ResumedFrom
+    | CorruptionSeen
     | CheckpointSealed
     | CheckpointFound
     | CheckpointVerified
@@ -102,6 +104,7 @@ class Job(Struct, frozen=True, kw_only=True):
     looks: Looks = Looks()
     ends: tuple[PastEnd, ...] = ()
     verdict: Diagnosed | None = None
+    corrupted: CorruptionSeen | None = None
     slowness: Slowness = Slowness()
 
     def apply(self, event: JobEvent) -> Job:
@@ -130,6 +133,8 @@ class Job(Struct, frozen=True, kw_only=True):
                 return self
             case ResumedFrom():
                 return replace(self, resumed=event.step)
+            case CorruptionSeen():
+                return replace(self, corrupted=event)
             case StepReported():
                 return self._stepped(event)
 
@@ -146,6 +151,7 @@ class Job(Struct, frozen=True, kw_only=True):
             ended=None,
             output=None,
             examined=(),
+            corrupted=None,
             pace=replace(self.pace, phase=None),
             slowness=self.slowness.afresh(),
         )

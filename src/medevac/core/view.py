@@ -30,6 +30,7 @@ from medevac.core.events import (
     CheckpointSealed,
     CheckpointVerified,
     ClusterSeen,
+    CorruptionSeen,
     EccCounted,
     EnvironmentSeen,
     FaultSeen,
@@ -124,6 +125,7 @@ class View(Struct, frozen=True, kw_only=True):
                 | AttemptEnded()
                 | StepReported()
                 | ResumedFrom()
+                | CorruptionSeen()
                 | CheckpointSealed()
                 | CheckpointFound()
                 | CheckpointVerified()
