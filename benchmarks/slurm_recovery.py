@@ -1,9 +1,10 @@
 """Faults of a training job on a real Slurm cluster, and how long each recovery takes: medians, maxima, failures.
 
-    python benchmarks/slurm_recovery.py [--json] [--rounds N]
+    python benchmarks/slurm_recovery.py [--json] [--rounds N] [--keep FILE]
 
 Six slurmd on this machine, an all-reduce training over four of them (examples/train.py), `medevac controller` beside
-it at its default intervals. Each round has a cluster without drains, a service without a past and a new job.
+it at its default intervals. Each round has a cluster without drains, a service without a past and a new job. With
+--keep what was measured is added to a file, and all that it holds is counted: ten rounds can be had in pieces.
 
 crash_to_running_s             a rank killed, to: Slurm says the job runs again
 xid79_to_drained_s             the line in a node's kernel log, to: Slurm says the node is drained or draining
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -36,6 +37,7 @@ NODES = 6
 WARM = 25
 """Steps before the fault: checkpoints are there, and the pace is known."""
 
+FAILED = "failures"
 Times = dict[str, float]
 
 
@@ -91,9 +93,8 @@ def hang(job: Training) -> Times:
 SCENARIOS = {"crash": crash, "xid79": lost_gpu, "hang": hang}
 
 
-def measure(cluster: Cluster, folder: Path, rounds: int) -> tuple[dict[str, list[float]], dict[str, int]]:
-    times: dict[str, list[float]] = defaultdict(list)
-    failures: dict[str, int] = defaultdict(int)
+def measure(cluster: Cluster, folder: Path, rounds: int) -> Iterator[Times]:
+    """What each scenario of each round took; one that failed says only that."""
     for number in range(rounds):
         for name, scenario in SCENARIOS.items():
             cluster.reset()
@@ -102,20 +103,43 @@ def measure(cluster: Cluster, folder: Path, rounds: int) -> tuple[dict[str, list
                 service.start()
                 job = Training(service)
                 job.reached(WARM)
-                for key, value in scenario(job).items():
-                    times[key].append(value)
+                yield scenario(job)
             except AssertionError as problem:
                 print(f"{name} {number}: {problem}", file=sys.stderr)
-                failures[name] += 1
+                yield {FAILED: 1.0}
             finally:
                 service.close()
-    return times, failures
+
+
+def summary(measured: Iterable[Times]) -> Iterator[dict[str, object]]:
+    """A row for each time, and how many rounds failed."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for found in measured:
+        for key, value in found.items():
+            times[key].append(value)
+    failed = len(times.pop(FAILED, []))
+    for key, values in times.items():
+        middle, most = round(statistics.median(values), 2), round(max(values), 2)
+        yield {"name": key, "value": middle, "unit": "s", "max": most, "n": len(values)}
+    yield {"name": FAILED, "value": failed, "unit": "rounds"}
+
+
+def kept(path: Path | None, measured: Iterable[Times]) -> list[Times]:
+    """What the file holds with what is measured now, each added as it comes."""
+    if path is None:
+        return list(measured)
+    with path.open("a", encoding="utf-8") as out:
+        for found in measured:
+            out.write(json.dumps(found) + "\n")
+            out.flush()
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--keep", type=Path, help="add to this file, and count all that it holds")
     given = parser.parse_args()
     if gone := missing():
         print(f"slurm_recovery: {', '.join(gone)} missing: install Slurm (make setup says how)", file=sys.stderr)
@@ -124,25 +148,14 @@ def main() -> int:
         cluster = Cluster(Path(name) / "cluster", nodes=NODES)
         try:
             cluster.start()
-            times, failures = measure(cluster, Path(name), given.rounds)
+            measured = kept(given.keep, measure(cluster, Path(name), given.rounds))
         finally:
             cluster.stop()
-    for key, values in times.items():
-        row = {
-            "name": key,
-            "value": round(statistics.median(values), 2),
-            "unit": "s",
-            "max": round(max(values), 2),
-            "n": len(values),
-        }
-        print(
-            json.dumps(row)
-            if given.json
-            else f"{key:32} {row['value']:6.2f} s   max {row['max']:6.2f} s   n {row['n']}"
-        )
-    total = sum(failures.values())
-    print(json.dumps({"name": "failures", "value": total, "unit": "rounds"}) if given.json else f"failures {total}")
-    return 1 if total else 0
+    rows = list(summary(measured))
+    for row in rows:
+        more = f"   max {row['max']:6.2f} s   n {row['n']}" if "max" in row else ""
+        print(json.dumps(row) if given.json else f"{row['name']:32} {row['value']:6} {row['unit']}{more}")
+    return 1 if rows[-1]["value"] else 0
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from medevac.controller.step import paired
-from medevac.core.actions import Isolate, StopAttempt
+from medevac.core.actions import Isolate, RequestCheckpoint, StopAttempt
 from medevac.core.attempts import triggers
 from medevac.core.compare import Advice
 from medevac.core.decision import Decision
@@ -45,7 +45,7 @@ def _held(decision: Decision) -> Iterator[Advice]:
                 yield Advice(
                     what="drain", subject=held.action.node, at=decision.at, why=held.action.reason, ref=decision.id
                 )
-            case StopAttempt():
+            case StopAttempt() | RequestCheckpoint():
                 yield Advice(
                     what="requeue", subject=held.action.job, at=decision.at, why=held.action.reason, ref=decision.id
                 )

@@ -16,9 +16,8 @@ from medevac.testing import kill
 SOON = ("scheduler.stop:after", "scheduler.start:after")
 """Those of every run; `make soak` has all."""
 
-HARD = {"isolate", "start", "stop", "verify", "point", "append_events", "append_decision", "page"}
 SOFT = {"request_checkpoint"}
-DOUBTFUL = {"hold", "judge", "release"}
+DOUBTFUL = {"hold", "judge", "release", "give_back", "finish"}
 
 
 @pytest.fixture
@@ -30,9 +29,7 @@ def service(wide: Cluster, tmp_path: Path) -> Iterator[Service]:
 
 def points() -> Iterator[object]:
     for point in kill.points():
-        method = point.partition(".")[2].partition(":")[0]
-        if method in HARD | SOFT | DOUBTFUL:
-            yield pytest.param(point, marks=() if point in SOON else (pytest.mark.soak,))
+        yield pytest.param(point, marks=() if point in SOON else (pytest.mark.soak,))
 
 
 @pytest.mark.parametrize("point", [*points()])
@@ -47,12 +44,25 @@ def test_killed_at(point: str, service: Service) -> None:
         _tended(service, lambda: service.moved_to(job.job)[-1:] == ["held"])
         service.medevac("release", job.job, "--resume-from", str(job.sealed()[-1]), "--state-dir", str(service.state))
     _tended(service, lambda: job.best(2) > job.best(1) and service.moved_to(job.job)[-1:] == ["running"])
+    _ordered(method, job)
     assert kill.marks(service.state), "the service was never killed there"
     mine = [event for event in service.events(AttemptStarted) if event.job == job.job]
     assert [event.attempt for event in mine] == [1, 2]
     assert job.node(1) not in job.nodes(2)
     settled = [event.action for event in service.events(ActionSettled) if event.outcome != "unknown"]
     assert len(settled) == len(set(settled)), "an action was done twice"
+
+
+def _ordered(method: str, job: Training) -> None:
+    """What a person orders at last, for the points that nothing else reaches."""
+    orders = {"give_back": ("return", f"GPU-{job.node(1)}-0"), "finish": ("stop", job.job)}
+    if order := orders.get(method):
+        job.service.medevac(*order, "--state-dir", str(job.service.state))
+        wanted = method.replace("_", "-")
+        _tended(
+            job.service,
+            lambda: any(f"/{wanted}/" in e.action and e.outcome == "done" for e in job.service.events(ActionSettled)),
+        )
 
 
 def _tended(service: Service, done: object) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from tests.e2e.slurm.training import Service, Training, gpu_lost, memory_error, 
 
 from medevac.adapters.schedulers.slurm.marks import hold_mark
 from medevac.core.actions import PointClean, StopAttempt
-from medevac.core.events import ResumedFrom
+from medevac.core.events import AttemptEnded, AttemptStarted, CheckpointJudged, ResumedFrom
 
 
 @pytest.fixture
@@ -113,6 +115,46 @@ def test_no_clean_checkpoint(job: Training) -> None:
     job.service.medevac("release", job.job, "--resume-from", str(step), *state)
     job.runs_again()
     assert resumed(job, 2) == {step}
+
+
+def test_an_attempt_that_loaded_a_suspect_checkpoint_is_stopped(service: Service) -> None:
+    """Its script loads the newest one the first time, whatever it is told."""
+    service.start()
+    newest = "$(ls -d $MEDEVAC_CHECKPOINT_DIR/step_* | tail -n 1)"
+    job = Training(service, before=f'[ "$SLURM_RESTART_COUNT" = 1 ] && export MEDEVAC_RESUME_FROM={newest}')
+    job.reached(25)
+    verdict = {"step": 20, "state": "suspect", "why": "a bad batch", "at": time.time(), "by": "kim"}
+    with (job.checkpoints / "medevac-lineage.jsonl").open("a") as lineage:
+        lineage.write(json.dumps(verdict) + "\n")
+    service.until(lambda: service.events(CheckpointJudged), "the verdict is read")
+    job.kill_rank(2)
+    job.runs_again(3)
+    assert job.ended(2).why == "stopped"
+    assert resumed(job, 3) == {10}
+    said = [m.trigger for d in service.decisions() for m in d.moved if m.trigger.on == "suspect-resume"]
+    assert "which is not known clean" in said[0].why
+
+
+@pytest.mark.parametrize(("trap", "ends"), [("exit 83", (83, "")), ("", (137, "stopped"))], ids=["leaves", "stays"])
+def test_a_soft_drain_of_a_job_without_the_library(service: Service, trap: str, ends: tuple[int, str]) -> None:
+    """It is asked by a signal, and stopped when it has not left by its deadline."""
+    cluster = service.cluster
+    ready = service.folder / "ready"
+    number = cluster.submit(
+        f"""srun bash -c "trap '{trap}' USR1; touch {ready}.$SLURM_PROCID; while :; do sleep 0.1; done" """,
+        "-N2", "--gres=gpu:1", '--comment={"medevac": {"drain_deadline_s": 4}}',
+    )  # fmt: skip
+    name = f"slurm-{number}"
+    service.start()
+    service.until(lambda: [*service.folder.glob("ready.*")], "its trap is set")
+    service.until(lambda: service.events(AttemptStarted), "seen")
+    worn = service.events(AttemptStarted)[0].ranks[0].node
+    rows_remapped(cluster, worn)
+    service.until(lambda: [e for e in service.events(AttemptStarted) if e.attempt == 2], "running again")
+    (ended,) = [event for event in service.events(AttemptEnded) if event.job == name]
+    assert (ended.code, ended.why) == ends
+    assert worn not in {place.node for event in service.events(AttemptStarted)[1:] for place in event.ranks}
+    assert "medevac[soft=" in out_of_service(cluster)[worn]
 
 
 def admin_comment(cluster: Cluster, number: int) -> str:

@@ -59,6 +59,7 @@ pace={pace}
 export pace
 srun bash -c '
 export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MEDEVAC_GPU=GPU-$SLURMD_NODENAME-0
+{before}
 exec {python} {root}/examples/train.py --steps {steps} --save-every {save_every} --step-seconds $pace {options}'
 """
 
@@ -205,6 +206,7 @@ class Training:
         later_pace: float | None = None,
         save_every: int = 10,
         options: str = "",
+        before: str = "",
         **policy: object,
     ) -> None:
         self.service = service
@@ -213,7 +215,8 @@ class Training:
         self.steps = steps
         script = JOB.format(
             checkpoints=self.checkpoints, python=sys.executable, root=ROOT, steps=steps, save_every=save_every,
-            pace=pace, later_pace=later_pace or pace, options=f"--memory {service.folder}/mem-{name} {options}",
+            pace=pace, later_pace=later_pace or pace, before=before,
+            options=f"--memory {service.folder}/mem-{name} {options}",
         )  # fmt: skip
         asked = {"checkpoint_dir": str(self.checkpoints), **policy}
         self.number = self.cluster.submit(

@@ -57,7 +57,7 @@ class Starts:
         mark = hold_mark(job.admin_comment)
         if mark and mark.by == "hold" and job.held:
             raise Refused(f"job {job.id} is held ({mark.purpose}); release it first")
-        if job.state in WAITS and job.held and mark is None:
+        if job.state in WAITS and job.held and mark is None and not watching.held_by_us(job, memory):
             raise Refused(f"job {job.id} is held by a person or by Slurm ({job.reason}); scontrol release {job.id}")
         if memory.runs and memory.runs[-1].ended is None:
             raise Refused(f"job {job.id}: attempt {memory.runs[-1].started.attempt} still runs; stop it first")

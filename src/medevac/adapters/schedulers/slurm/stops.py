@@ -76,9 +76,12 @@ class Stops:
             return now.state in WAITS or watching.finished(now)
 
         now = await self._slurm.wait_for(await self._now(job), settled, self._slurm.site.stop_wait_s)
-        run = (await self._slurm.see(now)).run(action.attempt)
+        memory = await self._slurm.see(now)
+        run = memory.run(action.attempt)
         if run is None or run.ended is None:
             raise OutcomeUnknown(f"job {job.id}: requeued, and still {now.state}")
+        if now.held and now.state in WAITS and not hold_mark(now.admin_comment) and watching.held_by_us(now, memory):
+            await self._mark(now, action.cause or action.id, action.hold, "stop")
         return run.ended
 
     async def hold(self, action: HoldJob) -> None:
@@ -99,13 +102,18 @@ class Stops:
 
     async def hold_waiting(self, action: HoldJob) -> None:
         """The tasks of an array that wait, those that never ran as one."""
-        for job in await self._slurm.look.jobs(fresh=True):
-            if watching.array_of(job) != action.job or job.state not in WAITS or job.held:
-                continue
+        for job in await self._waiting(action.job):
             array, _, tasks = job.id.partition("_")
             one = replace(job, id=job.id if tasks.isdigit() else f"{array}_[{tasks.partition('%')[0]}]")
             await self._mark(one, action.cause or action.id, action.purpose, "hold")
             await self._run("scontrol", "hold", one.id)
+        if left := await self._waiting(action.job):
+            raise OutcomeUnknown(f"array {action.job}: held, and {left[0].id} still waits unheld")
+
+    async def _waiting(self, array: str) -> list[SlurmJob]:
+        """Its tasks that nobody holds."""
+        jobs = await self._slurm.look.jobs(fresh=True)
+        return [job for job in jobs if watching.array_of(job) == array and job.state in WAITS and not job.held]
 
     async def _requeued(self, job: SlurmJob) -> SlurmJob:
         """Back in the queue, where it waits for two minutes: time enough to mark and hold it."""

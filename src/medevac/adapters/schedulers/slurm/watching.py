@@ -191,6 +191,13 @@ def places(job: SlurmJob, detail: JobDetail, nodes: dict[str, Node]) -> tuple[Ra
     return tuple(found)
 
 
+def held_by_us(job: SlurmJob, memory: JobMemory) -> bool:
+    """Our stop's hold without its mark: a slurmctld that died between the two came back without what it was told last,
+    and was asked for the hold only then.
+    """
+    return bool(memory.runs) and memory.runs[-1].stopping and "requeued in held state" in job.reason.lower()
+
+
 def reused(job: SlurmJob, memory: JobMemory) -> bool:
     """Slurm gave the number to another job: its count of restarts began anew."""
     if not memory.runs:
