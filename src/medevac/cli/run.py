@@ -21,6 +21,8 @@ from medevac.adapters.store.sqlite import SqliteStore, read_all
 from medevac.adapters.topology import load_topology
 from medevac.cli.exits import Exit
 from medevac.cli.output import CommandError, errors, print_json, say_error
+from medevac.cli.torchrun import passing_codes_on
+from medevac.cli.warm import check_warm, warmed
 from medevac.controller.settings import LEASE, STORE, Run, Settings, acting_settings, state_folder
 from medevac.controller.stream import Output
 from medevac.controller.supervise import Progress, Supervisor, supervisor_of
@@ -46,6 +48,8 @@ def run(
     html: Path | None = None,
     quiet: Annotated[bool, Parameter(negative="")] = False,
     attach: str | None = None,
+    warm: Annotated[bool, Parameter(negative="")] = False,
+    warm_import: Annotated[tuple[str, ...], Parameter(negative="")] = (),
 ) -> int:
     """Keep a command running through GPU faults: medevac run [OPTIONS] -- COMMAND...
 
@@ -66,20 +70,27 @@ def run(
         html: Write the story as an HTML file.
         quiet: Do not pass the ranks' output on.
         attach: Take over, or watch, a job of this state folder.
+        warm: Keep a process that has imported what the ranks import, and start the next attempt from it.
+        warm_import: A module more that it imports; may be repeated.
     """
     state = state_folder(state_dir)
     _check_state(state)
     if attach is not None:
-        if command:
-            raise CommandError("--attach: takes no command; the job has one already")
-        taken = Run(state, attach)
-        if not taken.known:
-            raise CommandError(f"--attach {attach}: {state} has no such job; it has {_listed(state)}")
+        taken = _attached(state, attach, command)
     else:
-        settings = _settings(policy, cluster, html, monitor=monitor)
-        spec = _spec(command, nproc, gpus_per_rank, checkpoint_dir, _job_policy(job_policy))
-        taken = _submitted(state, spec, job, settings)
+        own = warmed(_job_policy(job_policy), wanted=warm, imports=warm_import)
+        spec = _spec(passing_codes_on(command), nproc, gpus_per_rank, checkpoint_dir, own)
+        taken = _submitted(state, spec, job, _settings(policy, cluster, html, monitor=monitor))
     return _watched(taken, as_json=json, html=html, quiet=quiet, from_now=attach is not None)
+
+
+def _attached(state: Path, job: str, command: tuple[str, ...]) -> Run:
+    if command:
+        raise CommandError("--attach: takes no command; the job has one already")
+    taken = Run(state, job)
+    if not taken.known:
+        raise CommandError(f"--attach {job}: {state} has no such job; it has {_listed(state)}")
+    return taken
 
 
 def _check_state(state: Path) -> None:
@@ -130,6 +141,7 @@ def _spec(
     """The job as it is to be submitted, without a name yet."""
     if not command:
         raise CommandError("no command: write it after --, as in: medevac run -- python train.py")
+    check_warm(policy, command)
     folder = checkpoint_dir or (Path(policy.checkpoint_dir) if policy.checkpoint_dir else None)
     if folder is not None:
         folder = folder.absolute()

@@ -111,6 +111,8 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
     lineage: Literal["sealed", "none"] | None = None
     flight_recorder: str | None = None
     min_ranks: int | None = None
+    warm: bool = False
+    warm_imports: tuple[str, ...] = ()
 
 
 class JobSubmitted(Event, frozen=True, kw_only=True, tag=True):

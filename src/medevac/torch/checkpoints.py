@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import torch
@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from medevac.core.events import SealRank
 from medevac.core.seal import Seal
-from medevac.torch import lineage
+from medevac.torch import lineage, memory
 from medevac.torch.host_copy import Slot, capture, offsets
 from medevac.torch.layout import (
     Chunk,
@@ -30,13 +30,16 @@ from medevac.torch.layout import (
     parts_of,
     shell,
 )
+from medevac.torch.lineage import Keep
 from medevac.torch.place import Place, here
+from medevac.torch.reader import InMemory
 from medevac.torch.saver import REPLACED, STAGING
 from medevac.torch.saver_link import SaverLink
 from medevac.torch.state import Stateful, TrainingState
 from medevac.torch.wire import Layout, Piece, Save, Saved, Segment
 
 log = logging.getLogger("medevac.torch")
+T = TypeVar("T")
 
 GPU_HOURS_BETWEEN_FAILURES = 50_000.0
 """419 unexpected interruptions of 16,384 GPUs in 54 days (arXiv 2407.21783, table 5)."""
@@ -70,7 +73,7 @@ class CheckpointManager:
 
     `every_steps` or `interval`: when a checkpoint is due; seconds, or "auto" (docs/torch.md derives it). `overlap`:
     what a due one does while the one before is still being written, "drop" it or "wait"; it never tears. `keep`: how
-    many clean ones stay, 0 for all. On all ranks alike; where a rank has nothing to write it costs nothing.
+    many clean ones stay, 0 for all; or a `Keep`, by age and spacing too. On all ranks alike; where a rank has nothing to write it costs nothing.
     """
 
     def __init__(  # noqa: PLR0913 - each has a default
@@ -84,7 +87,7 @@ class CheckpointManager:
         interval: float | Literal["auto"] = 300.0,
         overlap: Literal["drop", "wait"] = "drop",
         slots: int = 2,
-        keep: int = 3,
+        keep: int | Keep = 3,
         mtbf_s: float | None = None,
         job: str = "",
         attempt: int = 0,
@@ -99,14 +102,18 @@ class CheckpointManager:
         """Why checkpoints of this process were not saved, by step."""
         self.sealed: int | None = None
         """The newest step that this rank's saver has answered for (rank 0: that is sealed)."""
+        self.loaded_from: Literal["", "memory", "disk"] = ""
+        """Where the last load took its tensors from."""
         self.state = TrainingState(model, optimizer, extra or {})
         self._place = place or here()
         self._job, self._attempt = job, attempt
         self._every_steps, self._interval, self._overlap = every_steps, interval, overlap
         self._mtbf_s = mtbf_s or GPU_HOURS_BETWEEN_FAILURES * 3600 / self._place.world
-        self._wanted_slots, self._keep = max(slots, 1), keep
+        self._wanted_slots, self._keep = max(slots, 1), Keep(count=keep) if isinstance(keep, int) else keep
         self._plan: _Plan | None = None
-        self._slots: list[Slot] = []
+        self._slots: dict[int, Slot] = {}
+        self._kept: int | None = None
+        self._held: tuple[Path, dict[str, InMemory]] | None = None
         self._busy: dict[int, int] = {}
         self._link: SaverLink | None = None
         self._saved_at = time.monotonic()
@@ -173,7 +180,7 @@ class CheckpointManager:
             metadata=metadata(plan.chunks, places, mapping) if self._place.rank == 0 else b"",
             seal=self._draft(plan, step, parent, ecc) if self._place.rank == 0 else None,
             writers=plan.writers,
-            keep=self._keep,
+            keep=None if self._keep == Keep(count=0) else self._keep,
             point=not self._job,
         )
 
@@ -224,10 +231,11 @@ class CheckpointManager:
             if self._link.gone or time.monotonic() > deadline:
                 self._let_go()
                 raise OSError(f"{self.folder}: the saver of rank {self._place.rank} does not finish")
-        number = next(n for n in range(self._wanted_slots) if n not in self._busy)
-        if number >= len(self._slots):
+        free = [n for n in range(self._wanted_slots) if n not in self._busy]
+        number = min(free, key=lambda n: n == self._kept)  # the newest one in memory stays as long as it can
+        if number not in self._slots:
             slot = Slot(f"medevac-{self._job}-{self._place.rank}-{number}", number, plan.size)
-            self._slots.append(slot)
+            self._slots[number] = slot
             self._link.send(Segment(slot=number, size=slot.size), slot.descriptor)
         return self._link, self._slots[number]
 
@@ -238,9 +246,9 @@ class CheckpointManager:
             self._link.close(wait_s)
         for step in self._busy.values():
             log.info("checkpoint of step %d is left to its saver", step)
-        for slot in self._slots:
+        for slot in self._slots.values():
             slot.close()
-        self._link, self._slots, self._busy = None, [], {}
+        self._link, self._slots, self._busy, self._kept = None, {}, {}, None
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -261,7 +269,7 @@ class CheckpointManager:
         if reply.problem:
             self._fail(reply.step, reply.problem)
         else:
-            self.sealed = reply.step
+            self.sealed, self._kept = reply.step, reply.slot
 
     def _fail(self, step: int, why: str) -> None:
         self.failed[step] = why
@@ -289,25 +297,58 @@ class CheckpointManager:
         return lineage.newest_clean(self.folder, before_step)
 
     def verify(self, path: Path) -> str:
-        """Read all files of a checkpoint and compare them with its seal, each rank its share; the first problem.
+        """Compare a checkpoint with its seal, each rank its share of it; the first problem in words.
 
-        On all ranks together; all get the same answer.
+        What savers on this machine hold of it is compared instead, and loaded next, where all ranks find all of it
+        there as it was captured. On all ranks together; all get the same answer.
         """
         try:
             seal = next(known.seal for known in lineage.survey(path.parent) if known.path.name == path.name)
-            found = lineage.verify(path, seal, part=self._place.rank, parts=self._place.world)
         except (OSError, StopIteration):
-            found = f"{path}: has no seal that can be read"
-        problems: list[Any] = [found] * self._place.world
+            seal = None
+        held = self._in_memory(path, seal) if seal else {}
+        if not all(self._gathered(bool(held))):
+            held = {}
+        self._held = (path, held) if held else None
+        found = f"{path}: has no seal that can be read"
+        if seal:
+            rest = {name: file for name, file in seal.files.items() if name not in held}
+            left = msgspec.structs.replace(seal, files=rest)
+            found = lineage.verify(path, left, part=self._place.rank, parts=self._place.world)
+        return next(filter(None, self._gathered(found)), "")
+
+    def _in_memory(self, path: Path, seal: Seal) -> dict[str, InMemory]:
+        """All data files as savers hold them, this rank's share of them compared; empty where one of them is not."""
+        held = memory.held(path, seal, memory.marks_of()) or {}
+        if not all(one.verify(self._place.rank, self._place.world) for one in held.values()):
+            log.warning("%s: the copy in memory is not what was captured: the files are read", path)
+            return {}
+        return {name: InMemory(one, seal.files[name].size) for name, one in held.items()}
+
+    def _gathered(self, mine: T) -> list[T]:
+        found: list[Any] = [mine] * self._place.world
         if self._place.world > 1:
-            dist.all_gather_object(problems, found)
-        return next(filter(None, problems), "")
+            dist.all_gather_object(found, mine)
+        return found
 
     def load(self, path: Path) -> int:
-        """Load a step folder into the state, in place; returns its step. On all ranks together."""
-        self.state.load(path)
+        """Load a step folder into the state, in place; returns its step. On all ranks together.
+
+        Raises what DCP raises for a checkpoint of another model, on all ranks if it is raised on one.
+        """
+        held = self._held[1] if self._held and self._held[0] == path else None
+        self._held = None
+        problem = f"on rank {self._place.rank}"
+        try:
+            self.state.load(path, held)
+            problem = ""
+        finally:
+            others = next(filter(None, self._gathered(problem)), "")
+        if others:
+            raise RuntimeError(f"{path} cannot be loaded {others}")
         step = int(path.resolve().name.removeprefix("step_"))
         self.parent = step
+        self.loaded_from = "memory" if held else "disk"
         self._saved_at = time.monotonic()
         return step
 

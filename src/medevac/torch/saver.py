@@ -3,7 +3,8 @@
     python -m medevac.torch.saver FD
 
 What the trainer captured is in shared memory; what it announced is written to the end, whatever becomes of the
-trainer meanwhile. The saver ends by itself when the trainer has gone and all is written.
+trainer meanwhile. The saver ends by itself when the trainer has gone and all is written; where it is registered and the
+trainer was killed, it stays with the newest checkpoint in its memory until a later one is sealed or nobody may come.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ import msgspec
 import xxhash
 
 from medevac.core.seal import LATEST_CLEAN, SEAL, Seal, SealedFile, encode_seal, step_folder
-from medevac.torch import lineage
-from medevac.torch.wire import Layout, Message, Piece, Reader, Save, Saved, Segment, send
+from medevac.torch import lineage, memory
+from medevac.torch.wire import Bye, Layout, Message, Piece, Reader, Save, Saved, Segment, send
 
 MARK = "MEDEVAC_SAVER_MARK"
 """The environment's name for the folder of marks that spare processes when their job's attempt is ended."""
@@ -34,6 +35,9 @@ STAGING = ".saving-"
 REPLACED = ".replaced-"
 PARTS_SECONDS = 1800.0
 """How long the other ranks' parts are waited for: a slow shared disk, not a hang of the training."""
+
+STAY_SECONDS = 0.5
+"""How often a saver that stays looks whether it is still of use."""
 
 _LOOK_SECONDS = 0.05
 _CHUNK = 8 << 20
@@ -53,13 +57,16 @@ class Saver:
         self._link = link
         self._messages: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._reader = Reader(link)
-        self._slots: dict[int, mmap.mmap] = {}
+        self._slots: dict[int, tuple[int, mmap.mmap]] = {}
         self._layout: Layout | None = None
         self._last: Save | None = None
+        self._offered: Save | None = None
+        self._marks = Path(os.environ[MARK]) if os.environ.get(MARK) else None
 
     def run(self) -> None:
         """Until the trainer is gone and all is written. A thread listens: the trainer never waits for a disk."""
         threading.Thread(target=self._listen, daemon=True).start()
+        in_order = False
         while (message := self._messages.get()) is not None:
             match message:
                 case Segment():
@@ -69,9 +76,14 @@ class Saver:
                 case Save():
                     self._last = message
                     self._answer(message)
+                case Bye():
+                    in_order = True
                 case Saved():
                     pass
         self._leave()
+        if not in_order:
+            self._stay()
+        self._take_back()
 
     def _listen(self) -> None:
         while not self._reader.ended:
@@ -81,8 +93,7 @@ class Saver:
 
     def _map(self, segment: Segment) -> None:
         descriptor = self._reader.descriptors.pop(0)
-        self._slots[segment.slot] = mmap.mmap(descriptor, segment.size, prot=mmap.PROT_READ)
-        os.close(descriptor)
+        self._slots[segment.slot] = descriptor, mmap.mmap(descriptor, segment.size, prot=mmap.PROT_READ)
 
     def _answer(self, save: Save) -> None:
         began = time.monotonic()
@@ -106,17 +117,45 @@ class Saver:
             part = Part(problem=f"{path}: {error.strerror or error}")
         if save.seal is None:
             leave(staging / f"{self._layout.file}.part", msgspec.json.encode(part))
-            return part.problem
-        return part.problem or finish(staging, save, self._layout.file, part)
+            problem = part.problem
+        else:
+            problem = part.problem or finish(staging, save, self._layout.file, part)
+        if not problem and part.file:
+            self._offer(save, part.file)
+        return problem
+
+    def _offer(self, save: Save, file: SealedFile) -> None:
+        """Let the next attempt read it from here. Not worth a failed save."""
+        if self._marks and self._layout and save.slot in self._slots:
+            descriptor, mapped = self._slots[save.slot]
+            with contextlib.suppress(OSError):
+                memory.offer(self._marks, descriptor, len(mapped), self._layout, save, file.hash)
+                self._offered = save
+
+    def _stay(self) -> None:
+        """Hold what was offered as long as somebody may come for it, and nothing else."""
+        save, layout, marks = self._offered, self._layout, self._marks
+        if not (save and layout and marks):
+            return
+        for slot, (descriptor, mapped) in self._slots.items():
+            if slot != save.slot:
+                mapped.close()
+                os.close(descriptor)
+        while memory.wanted(marks, layout.file, Path(save.folder), save.step):
+            time.sleep(STAY_SECONDS)
+
+    def _take_back(self) -> None:
+        if self._offered and self._layout and self._marks:
+            memory.withdraw(self._marks, self._layout.file)
 
     def _write(self, path: Path, save: Save) -> None:
         """The file as DCP has it, synced. No bytes are copied in this process: the kernel takes them from the slot."""
         assert self._layout
-        memory = memoryview(self._slots[save.slot]) if self._layout.pieces else memoryview(b"")
+        data = memoryview(self._slots[save.slot][1]) if self._layout.pieces else memoryview(b"")
         with path.open("wb") as out:
             for piece in self._layout.pieces:
                 out.write(piece.head)
-                out.write(memory[piece.at : piece.at + piece.size])
+                out.write(data[piece.at : piece.at + piece.size])
                 out.write(piece.tail)
             out.write(save.others)
             out.flush()

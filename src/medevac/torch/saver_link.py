@@ -13,8 +13,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from medevac.torch.memory import marks_of, started
 from medevac.torch.saver import MARK
-from medevac.torch.wire import Message, Reader, Saved, send
+from medevac.torch.wire import Bye, Message, Reader, Saved, send
 
 log = logging.getLogger("medevac.torch")
 
@@ -26,7 +27,7 @@ class SaverLink:
         ours, theirs = socket.socketpair()
         logs = folder / ".medevac"
         logs.mkdir(parents=True, exist_ok=True)
-        marks = _marks(environ)
+        marks = marks_of(environ)
         command = [sys.executable, "-P", "-m", "medevac.torch.saver", str(theirs.fileno())]
         with (logs / f"saver-{rank}.log").open("ab") as errors, theirs:
             self._process = subprocess.Popen(
@@ -66,6 +67,7 @@ class SaverLink:
     def close(self, wait_s: float) -> None:
         """Say that nothing more comes, and give it up to `wait_s` to finish; it finishes anyway."""
         with contextlib.suppress(OSError):
+            self.send(Bye())
             self._socket.shutdown(socket.SHUT_WR)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(wait_s, 0.1))
@@ -75,17 +77,10 @@ class SaverLink:
             self._process.returncode = 0  # left on purpose: no warning of an abandoned child
 
 
-def _marks(environ: Mapping[str, str]) -> Path | None:
-    """Where the local scheduler looks for processes that it must not end with an attempt."""
-    state, job = environ.get("MEDEVAC_STATE_DIR"), environ.get("MEDEVAC_JOB_ID")
-    return Path(state) / "jobs" / job / "savers" if state and job and Path(state).is_dir() else None
-
-
 def _register(mark: Path, pid: int) -> None:
-    """By pid and start time (field 22 of /proc/<pid>/stat), so that a later process of that pid is no saver."""
+    """By pid and start time, so that a later process of that pid is no saver."""
     with contextlib.suppress(OSError):
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
         mark.parent.mkdir(parents=True, exist_ok=True)
         staged = mark.with_name(f".{mark.name}")
-        staged.write_text(stat.rpartition(")")[2].split()[19], encoding="ascii")
+        staged.write_text(started(pid), encoding="ascii")
         staged.replace(mark)

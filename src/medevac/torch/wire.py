@@ -14,6 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from medevac.core.seal import Seal
+from medevac.torch.lineage import Keep
 
 _LENGTH = struct.Struct("<Q")
 _AT_ONCE = 1 << 16
@@ -49,7 +50,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Write slot `slot` as the checkpoint of `step`. `hashes`: of the live state, by piece.
 
     `tag` names the attempt's own staging folder; `writers` are the ranks that write a file. `seal` and `metadata` come
-    with rank 0, whose saver finishes the checkpoint. `keep`: how many clean ones to leave, 0 for all.
+    with rank 0, whose saver finishes the checkpoint. `keep`: which ones to leave, None for all.
     """
 
     step: int
@@ -61,7 +62,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     metadata: bytes = b""
     seal: Seal | None = None
     writers: tuple[int, ...] = (0,)
-    keep: int = 0
+    keep: Keep | None = None
     point: bool = False
 
 
@@ -74,7 +75,11 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seconds: float = 0.0
 
 
-Message: TypeAlias = Segment | Layout | Save | Saved
+class Bye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The trainer ends in order: nobody will load from this saver's memory."""
+
+
+Message: TypeAlias = Segment | Layout | Save | Saved | Bye
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 

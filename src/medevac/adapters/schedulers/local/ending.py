@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medevac.adapters.schedulers.local import processes, shm
 from medevac.adapters.schedulers.local.family import Family, end, savers
-from medevac.adapters.schedulers.local.files import Attempt, Ended, Keeping, Plan, Stop
+from medevac.adapters.schedulers.local.files import Attempt, Ended, Keeping, Plan, Stop, attempts
 from medevac.core.actions import StopAttempt
 from medevac.core.events import AttemptEnded, RankExit
 from medevac.ports.errors import OutcomeUnknown
@@ -92,7 +92,11 @@ def _code(exits: tuple[RankExit, ...], why: str) -> int:
 
 
 def clear_savers(job_folder: Path, segments: Path) -> None:
-    """End the savers of a job, and remove their segments and registrations."""
+    """End the savers of a job, a keeper that stayed for an attempt that does not come, and what they have kept."""
+    for attempt in attempts(job_folder)[-1:]:
+        keeping = attempt.keeping
+        if attempt.ended and keeping and keeping.warm and (keeper := processes.alive(keeping.process)):
+            processes.send(keeper, signal.SIGKILL)
     for pid in savers(job_folder):
         if process := processes.look(pid):
             processes.send(process, signal.SIGKILL)

@@ -1,8 +1,8 @@
 """All that belongs to one attempt, and how to end it: groups, orphans that left them, shared memory left behind.
 
 A process belongs to an attempt when it is a rank, is in a rank's process group, descends from one, or carries the
-attempt in its environment. A registered saver and its children do not (they outlive an attempt on purpose), nor do
-those who do the ending.
+attempt in its environment. A registered saver and its children do not (they outlive an attempt on purpose), nor does a
+living keeper's warm process, nor do those who do the ending.
 """
 
 from __future__ import annotations
@@ -62,8 +62,12 @@ class Family:
 
     def _spared(self, table: dict[int, Process]) -> set[int]:
         keeping = self._attempt.keeping
-        keeper = {keeping.process.pid} if keeping and processes.alive(keeping.process) else set()
-        return processes.descendants(savers(self._attempt.folder.parent.parent), table) | keeper | _ourselves(table)
+        keeper: set[int] = set()
+        spared = savers(self._attempt.folder.parent.parent)
+        if keeping and processes.alive(keeping.process):
+            keeper = {keeping.process.pid}
+            spared |= {keeping.warm.pid} if keeping.warm and processes.alive(keeping.warm) else set()
+        return processes.descendants(spared, table) | keeper | _ourselves(table)
 
 
 def _ourselves(table: dict[int, Process]) -> set[int]:

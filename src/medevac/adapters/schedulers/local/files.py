@@ -65,6 +65,8 @@ class Plan(Value, frozen=True, kw_only=True):
     ranks: tuple[PlannedRank, ...]
     resume_from: int | None = None
     shm: str = "/dev/shm"  # noqa: S108 - Linux has it there
+    warm: bool = False
+    warm_imports: tuple[str, ...] = ()
 
 
 class StartedRank(Value, frozen=True, kw_only=True):
@@ -75,12 +77,15 @@ class StartedRank(Value, frozen=True, kw_only=True):
 
 
 class Keeping(Value, frozen=True, kw_only=True):
-    """The keeper at work; `shm` are the segments (name and inode) that were there before its ranks."""
+    """The keeper at work; `shm` are the segments (name and inode) that were there before its ranks. `warm` is the
+    process that waits to fork the next attempt's ranks: no part of this one.
+    """
 
     process: ProcessId
     at: float
     ranks: tuple[StartedRank, ...] = ()
     shm: tuple[str, ...] = ()
+    warm: ProcessId | None = None
 
 
 class Stop(Value, frozen=True, kw_only=True):

@@ -5,7 +5,8 @@ one attempt can never run twice, and whoever gets that lock knows that no keeper
 
     python -m medevac.adapters.schedulers.local.keeper <attempt folder>
 
-returns 0 once the ranks are started (or another keeper has the attempt) and goes on in a session of its own.
+returns 0 once the ranks are started (or another keeper has the attempt) and goes on in a session of its own. With a
+warm process it stays when its attempt has failed, and keeps the next one too: the ranks that are forked become its own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -31,13 +32,26 @@ from medevac.adapters.schedulers.local.files import Attempt, Keeping, Plan, Plan
 from medevac.core.events import RankExit
 from medevac.ports.errors import OutcomeUnknown
 
+if TYPE_CHECKING:
+    from medevac.adapters.schedulers.local.warm import Pool
+
 CASCADE_SECONDS = 2.0
 """After one rank failed the others get this long to print why and leave."""
+
+KILLED_SECONDS = 0.3
+"""The same after one was killed: that the connection to it broke is all that they could say."""
 
 STOP_SECONDS = 10.0
 """Grace when the keeper itself is asked to end (SIGTERM, as at shutdown)."""
 
-_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+STAYS_SECONDS = 120.0
+"""How long a keeper waits for its next attempt, as long as a controller acts."""
+
+NEXT = signal.SIGUSR1
+"""Says that the next attempt's plan is written."""
+
+_LEASE = "controller.lease"
+_WATCHED = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, NEXT}
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -45,15 +59,19 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class Keeper:
     """Runs one attempt from start to end. Single-threaded, so that fork and PDEATHSIG mean what they say."""
 
-    def __init__(self, attempt: Attempt, plan: Plan) -> None:
+    def __init__(self, attempt: Attempt, plan: Plan, pool: Pool | None = None) -> None:
         self._attempt = attempt
         self._plan = plan
+        self._pool = pool or _pool(plan)
         self._family = Family(attempt, plan)
         self._running: dict[int, int] = {}
         self._exits: list[RankExit] = []
         self._why = ""
         self._keeping = Keeping(
-            process=processes.identify(os.getpid()), at=time.time(), shm=shm.segments(Path(plan.shm))
+            process=processes.identify(os.getpid()),
+            at=time.time(),
+            shm=shm.segments(Path(plan.shm)),
+            warm=processes.identify(pool.pid) if pool and pool.pid else None,
         )
 
     def start(self) -> None:
@@ -65,9 +83,9 @@ class Keeper:
         if self._attempt.stop:
             return
         shared = rendezvous(self._plan)
-        started = []
+        started, forked = [], self._forked(shared)
         for planned in self._plan.ranks:
-            pid = self._spawn(planned, shared)
+            pid = forked.get(planned.place.rank) or self._spawn(planned, shared)
             self._running[pid] = planned.place.rank
             started.append(StartedRank(rank=planned.place.rank, process=processes.identify(pid)))
         self._keeping = msgspec.structs.replace(self._keeping, ranks=tuple(started))
@@ -89,13 +107,16 @@ class Keeper:
         deadline = None
         while self._running:
             pause = 5.0 if deadline is None else max(deadline - time.monotonic(), 0.0)
-            got = signal.sigtimedwait(_WATCHED, pause)
+            got = signal.sigtimedwait(_WATCHED, min(pause, self._pool.pause() if self._pool else pause))
             self._reap()
-            if got and got.si_signo != signal.SIGCHLD:
+            self._warm_up()
+            if got and got.si_signo in {signal.SIGTERM, signal.SIGINT}:
                 self._why = "keeper-lost"
                 self._end_all(grace_s=STOP_SECONDS)
-            if deadline is None and any(exit_.code not in LEFT_IN_ORDER for exit_ in self._exits):
-                deadline = time.monotonic() + CASCADE_SECONDS
+            failed = [exit_ for exit_ in self._exits if exit_.code not in LEFT_IN_ORDER]
+            if deadline is None and failed:
+                killed = failed[0].signal == signal.SIGKILL
+                deadline = time.monotonic() + (KILLED_SECONDS if killed else CASCADE_SECONDS)
             elif deadline is not None and time.monotonic() >= deadline:
                 self._end_all()
 
@@ -116,6 +137,8 @@ class Keeper:
                 return
             if (rank := self._running.pop(pid, None)) is not None:
                 self._note(rank, os.waitstatus_to_exitcode(status))
+            elif self._pool:
+                self._pool.lost(pid)
 
     def _note(self, rank: int, code: int) -> None:
         number = -code if code < 0 else 0
@@ -125,6 +148,50 @@ class Keeper:
                 out.write(msgspec.json.encode(self._exits[-1]) + b"\n")
         except OSError as problem:
             _say(problem)  # it is in ended.json again
+
+    def next(self) -> tuple[Attempt, Pool] | None:
+        """The attempt that follows, as soon as it is planned, and what warms it; None when nobody asks for one."""
+        pool, deadline = self._pool, time.monotonic() + STAYS_SECONDS
+        following = Attempt(self._attempt.folder.with_name(str(self._attempt.number + 1)))
+        while pool and pool.pid and not self._over() and time.monotonic() < deadline:
+            if following.plan:
+                return following, pool
+            got = signal.sigtimedwait(_WATCHED, 0.5)
+            self._reap()
+            if got and got.si_signo in {signal.SIGTERM, signal.SIGINT}:
+                break
+        if pool:
+            pool.close()
+        return None
+
+    def _over(self) -> bool:
+        """It ended well, or no controller is there to start another attempt."""
+        from medevac.adapters.lease import is_gone, read
+
+        held, ended = read(Path(self._plan.state) / _LEASE), self._attempt.ended
+        gone = held is None or held.expires < time.time() or (held.process is not None and is_gone(held.process))
+        return gone or ended is None or ended.code == 0
+
+    def _warm_up(self) -> None:
+        """Have a warm process for the next attempt, and say so, that nobody ends it with this one."""
+        if self._pool and self._pool.tend():
+            self._keeping = msgspec.structs.replace(self._keeping, warm=processes.identify(self._pool.pid))
+            with contextlib.suppress(OSError):
+                self._attempt.save(self._keeping)
+
+    def _forked(self, shared: Mapping[str, str]) -> dict[int, int]:
+        """Ranks that need no start, by rank their pid."""
+        if self._pool is None:
+            return {}
+        from medevac.adapters.schedulers.local.warm import Order
+
+        logs = {planned.place.rank: self._attempt.log(planned.place.rank) for planned in self._plan.ranks}
+        return self._pool.ranks(
+            [
+                Order(planned.place.rank, os.environ | shared | planned.env, logs[planned.place.rank])
+                for planned in self._plan.ranks
+            ]
+        )
 
     def _spawn(self, planned: PlannedRank, shared: Mapping[str, str]) -> int:
         keeper = os.getpid()
@@ -137,7 +204,15 @@ class Keeper:
             os._exit(127)
 
 
-def _say(problem: Exception) -> None:
+def _pool(plan: Plan) -> Pool | None:
+    if not plan.warm:
+        return None
+    from medevac.adapters.schedulers.local.warm import Pool
+
+    return Pool(plan, _say)
+
+
+def _say(problem: Exception | str) -> None:
     """Into keeper.log, if the disk takes it."""
     with contextlib.suppress(OSError):
         print(problem, file=sys.stderr, flush=True)  # noqa: T201 - stderr is the log
@@ -182,23 +257,39 @@ def rendezvous(plan: Plan) -> dict[str, str]:
     raise OSError("no free port between 15000 and 32000")
 
 
-def keep(folder: Path, ready: int) -> None:
-    """The keeper's whole life; writes to `ready` when the ranks run."""
-    attempt = Attempt(folder)
+def keep(attempt: Attempt, ready: int, pool: Pool | None = None) -> Keeper | None:
+    """One attempt from start to end; writes to `ready` when its ranks run. None where another keeper has it."""
     deadline = time.monotonic() + 5.0
     while True:
         with attempt.lock(wait=False) as held:
             if held and (plan := attempt.plan) and not attempt.keeping and not attempt.ended:
-                keeper = Keeper(attempt, plan)
+                keeper = Keeper(attempt, plan, pool)
                 keeper.start()
                 os.write(ready, b"1")
                 os.close(ready)
                 keeper.finish()
-                return
+                return keeper
         if held or attempt.keeping or time.monotonic() > deadline:
             os.write(ready, b"1")
-            return
+            return None
         time.sleep(0.02)  # somebody looks at the attempt, or another keeper is about to start
+
+
+def keep_on(attempt: Attempt, ready: int) -> None:
+    """The keeper's whole life: this attempt, and those that follow and find its process warm."""
+    write_to(attempt)
+    keeper = keep(attempt, ready)
+    while keeper and (following := keeper.next()):
+        write_to(following[0])
+        keeper = keep(following[0], os.open(os.devnull, os.O_WRONLY), following[1])
+
+
+def write_to(attempt: Attempt) -> None:
+    """Have what is said go to the attempt's log."""
+    log = os.open(attempt.folder / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
 
 
 def main() -> int:
@@ -211,10 +302,7 @@ def main() -> int:
     os.close(told)
     os.setsid()
     os.chdir("/")
-    log = os.open(folder / "keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    keep(folder, ready)
+    keep_on(Attempt(folder), ready)
     return 0
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from medevac.adapters.schedulers.local import processes
 from medevac.adapters.schedulers.local.files import Attempt, Plan, PlannedRank, make, socket_path
 from medevac.adapters.schedulers.spec import JobSpec
 from medevac.core.actions import StartAttempt
@@ -18,6 +20,9 @@ from medevac.ports.errors import OutcomeUnknown, Unavailable
 
 START_SECONDS = 60.0
 """A keeper needs a tenth of a second; a machine that swaps needs longer."""
+
+HANDOVER_SECONDS = 5.0
+"""A keeper that stayed answers at once."""
 
 _IN_JOB = ("MEDEVAC_JOB_ID", "MEDEVAC_ATTEMPT", "MEDEVAC_RESUME_FROM", "MEDEVAC_SOCKET", "MEDEVAC_CHECKPOINT_DIR")
 
@@ -44,6 +49,8 @@ def plan(spec: JobSpec, action: StartAttempt, nodes: Mapping[str, Node], state: 
         ),
         resume_from=action.resume_from,
         shm=str(shm),
+        warm=spec.policy.warm,
+        warm_imports=spec.policy.warm_imports,
     )
 
 
@@ -113,6 +120,8 @@ def launch(attempt: Attempt) -> None:
 
     Raises `Unavailable` with the keeper's last words when it could not start, `OutcomeUnknown` when it did not answer.
     """
+    if _handed_over(attempt):
+        return
     environ = {name: value for name, value in os.environ.items() if name not in _IN_JOB}
     command = [sys.executable, "-P", "-m", "medevac.adapters.schedulers.local.keeper", str(attempt.folder)]
     log = attempt.folder / "keeper.log"
@@ -134,6 +143,22 @@ def launch(attempt: Attempt) -> None:
         words = log.read_text(errors="replace").strip().splitlines()
         raise Unavailable(f"{log}: the keeper could not start: {words[-1] if words else 'it said nothing'}")
     _await_keeper(attempt)
+
+
+def _handed_over(attempt: Attempt) -> bool:
+    """Whether the keeper of the attempt before, which stayed with a warm process, has taken this one."""
+    before = Attempt(attempt.folder.with_name(str(attempt.number - 1)))
+    keeping = before.keeping
+    if keeping is None or keeping.warm is None or not before.ended:
+        return False
+    deadline = time.monotonic() + HANDOVER_SECONDS
+    if keeper := processes.alive(keeping.process):
+        processes.send(keeper, signal.SIGUSR1)
+    while time.monotonic() < deadline and processes.alive(keeping.process) and not attempt.ended:
+        if (mine := attempt.keeping) and mine.ranks:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def _await_keeper(attempt: Attempt) -> None:
