@@ -49,14 +49,8 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
             return [_of(name, "submitted")]
         case AttemptStarted() if job.ended is None:
             return [_of(name, "started")]
-        case StepReported() if event.handled:
-            return []
-        case StepReported() if not event.finite:
-            return [_of(name, "non-finite", f"rank {event.rank} reports a non-finite value at step {event.step}")]
-        case StepReported() if event.step > job.best:
-            return (
-                [_of(name, "progress", f"step {event.step} passed {job.best}")] if job.best >= 0 or event.step else []
-            )
+        case StepReported():
+            return _stepped(job, event)
         case ResumedFrom() if runs_from_suspect(job, view):
             return [
                 _of(name, "suspect-resume", f"rank {event.rank} loaded step {event.step}, which is not known clean")
@@ -68,6 +62,16 @@ def triggers(view: View, event: AnyEvent, policy: Policy, verdict: Diagnosis | N
             good = event.ok or _unsealed_by_order(job)
             return [_of(name, "good-checkpoint" if good else "bad-checkpoint", event.problem)]
     return []
+
+
+def _stepped(job: Job, event: StepReported) -> list[Trigger]:
+    name, step = event.job, event.step
+    if event.handled:
+        return []
+    if not event.finite:
+        return [_of(name, "non-finite", f"rank {event.rank} reports a non-finite value at step {step}")]
+    moved_on = step > job.best and (job.best >= 0 or step)
+    return [_of(name, "progress", f"step {step} passed {job.best}")] if moved_on else []
 
 
 def _unsealed_by_order(job: Job) -> bool:
