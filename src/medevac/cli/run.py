@@ -19,6 +19,7 @@ from medevac.adapters.schedulers.local.scheduler import LocalScheduler
 from medevac.adapters.schedulers.spec import JobSpec, check
 from medevac.adapters.store.sqlite import SqliteStore, read_all
 from medevac.adapters.topology import load_topology
+from medevac.cli.elastic import by_agents
 from medevac.cli.exits import Exit
 from medevac.cli.output import CommandError, errors, print_json, say_error
 from medevac.cli.torchrun import passing_codes_on
@@ -79,7 +80,7 @@ def run(
         taken = _attached(state, attach, command)
     else:
         own = warmed(_job_policy(job_policy), wanted=warm, imports=warm_import)
-        spec = _spec(passing_codes_on(command), nproc, gpus_per_rank, checkpoint_dir, own)
+        spec = by_agents(_spec(passing_codes_on(command), nproc, gpus_per_rank, checkpoint_dir, own))
         taken = _submitted(state, spec, job, _settings(policy, cluster, html, monitor=monitor))
     return _watched(taken, as_json=json, html=html, quiet=quiet, from_now=attach is not None)
 

@@ -73,7 +73,9 @@ class CheckpointManager:
 
     `every_steps` or `interval`: when a checkpoint is due; seconds, or "auto" (docs/torch.md derives it). `overlap`:
     what a due one does while the one before is still being written, "drop" it or "wait"; it never tears. `keep`: how
-    many clean ones stay, 0 for all; or a `Keep`, by age and spacing too. On all ranks alike; where a rank has nothing to write it costs nothing.
+    many clean ones stay, 0 for all; or a `lineage.Keep`, by age and spacing too.
+
+    On all ranks alike; where a rank has nothing to write it costs nothing.
     """
 
     def __init__(  # noqa: PLR0913 - each has a default

@@ -122,6 +122,13 @@ class History:
             self.checkpoints.wait()
             self.doubt([one.step for one in self.known() if step is None or one.step > step], state, why)
 
+    def prove(self, step: int, why: str) -> None:
+        """A suspect checkpoint of `step` is clean after all, and `why`; nothing makes a condemned one clean."""
+        doubted = [one.step for one in self.known() if one.step == step and one.state == "suspect"]
+        if self.checkpoints and doubted and self._place.rank == 0:
+            with suppress(OSError):
+                lineage.judge(self.checkpoints.folder, doubted, "clean", why)
+
     def doubt(
         self, steps: Sequence[int], state: Literal["suspect", "condemned"], why: str, *, anyone: bool = False
     ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import shutil
 import time
@@ -20,6 +21,18 @@ import xxhash
 from medevac.core.seal import LINEAGE, SEAL, CheckpointState, Seal, SealedFile, Verdict, decode_seal, step_of
 
 WRITER = "medevac.torch"
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """Which checkpoints stay: the newest `count` clean ones (0: all), with what is doubtful among them, and the first
+    clean one of each stretch of `spacing_s` seconds (0: none); of all of these none older than `age_s` (0: any age).
+    """
+
+    count: int = 3
+    age_s: float = 0.0
+    spacing_s: float = 0.0
+
+
 _CHUNK = 4 << 20
 
 
@@ -126,25 +139,34 @@ def hash_file(path: Path, kind: str = "xxh3", digits: int = 32) -> tuple[int, st
     return size, digest.hexdigest()
 
 
-def prune(folder: Path, keep: int) -> list[int]:
-    """Remove old checkpoints until `keep` clean ones are left; returns the removed steps.
+def prune(folder: Path, keep: Keep) -> list[int]:
+    """Remove the checkpoints that `keep` does not keep; returns the removed steps.
 
     The newest clean one stays, whatever `keep` says, and so does a doubtful one that is newer than all clean ones.
     """
-    known = survey(folder)
-    clean = [one.step for one in known if one.state == "clean"]
+    removed = []
+    for one in _too_many(survey(folder), keep, time.time()):
+        gone = one.path.with_name(f".replaced-{one.path.name}.{os.getpid()}")
+        with contextlib.suppress(OSError):
+            one.path.rename(gone)  # first out of sight: nobody finds half of it
+            removed.append(one.step)
+        shutil.rmtree(gone, ignore_errors=True)
+    return removed
+
+
+def _too_many(known: list[Known], keep: Keep, now: float) -> list[Known]:
+    clean = [one for one in known if one.state == "clean"]
     if not clean:
         return []
-    oldest_kept = clean[-max(keep, 1) :][0]
-    removed = []
-    for one in known:
-        if one.step < oldest_kept:
-            gone = one.path.with_name(f".replaced-{one.path.name}.{os.getpid()}")
-            with contextlib.suppress(OSError):
-                one.path.rename(gone)  # first out of sight: nobody finds half of it
-                removed.append(one.step)
-            shutil.rmtree(gone, ignore_errors=True)
-    return removed
+    newest, oldest = clean[-1].step, clean[-keep.count :][0].step if keep.count else 0
+    young = {one.step for one in known if not keep.age_s or now - one.seal.at <= keep.age_s}
+    apart: dict[float, int] = {}
+    for one in clean:
+        apart.setdefault(one.seal.at // keep.spacing_s if keep.spacing_s else math.inf, one.step)
+    marks = set(apart.values()) if keep.spacing_s else set()
+    stays = {one.step for one in known if one.step >= newest or (one.step in young and one.step >= oldest)}
+    stays |= marks & young
+    return [one for one in known if one.step not in stays]
 
 
 def _sealed(folder: Path) -> Iterable[tuple[int, Path, Seal]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -16,11 +17,13 @@ from torch.distributed.checkpoint import filesystem, state_dict_loader
 
 from medevac.client import Client
 from medevac.client.link import NoLink
-from medevac.core.seal import SEAL, decode_seal, encode_seal
+from medevac.core.seal import SEAL, Seal, decode_seal, encode_seal
 from medevac.torch import Check, CheckpointManager, Finding, Guard, Stop, host_copy, lineage
 from medevac.torch.bridge import square
 from medevac.torch.checkpoints import optimal_interval
 from medevac.torch.ecc import EccWatch
+from medevac.torch.history import History
+from medevac.torch.lineage import Keep
 from medevac.torch.place import here
 from medevac.torch.saver import is_finite
 from medevac.torch.spikes import Spikes
@@ -313,12 +316,73 @@ def test_doubt_is_inherited_and_kept_until_a_newer_clean_one_is_there(tmp_path: 
     states = {known.step: known.state for known in lineage.survey(tmp_path)}
     assert states == {10: "clean", 15: "suspect", 20: "suspect"}
     assert lineage.newest_clean(tmp_path) == tmp_path / "step_00000010"
-    assert lineage.prune(tmp_path, 1) == []
+    assert lineage.prune(tmp_path, Keep(count=1)) == []
     seal = decode_seal((tmp_path / "step_00000020" / SEAL).read_bytes())
     later = tmp_path / "step_00000030"
     later.mkdir()
     (later / SEAL).write_bytes(encode_seal(type(seal)(job="", attempt=0, step=30, at=time.time())))
-    assert lineage.prune(tmp_path, 1) == [10, 15, 20]
+    assert lineage.prune(tmp_path, Keep(count=1)) == [10, 15, 20]
+
+
+def saved_every(folder: Path, seconds: float, count: int, **verdicts: str) -> None:
+    """Checkpoints of steps 1, 2, ..., the newest sealed now; `s3="suspect"` doubts that of step 3."""
+    now = time.time()
+    for step in range(1, count + 1):
+        made = folder / f"step_{step:08d}"
+        made.mkdir(parents=True)
+        at = now - (count - step) * seconds
+        (made / SEAL).write_bytes(encode_seal(Seal(job="j", attempt=1, step=step, at=at)))
+        if f"s{step}" in verdicts:
+            lineage.judge(folder, [step], verdicts[f"s{step}"], "a test")  # type: ignore[arg-type]
+
+
+def left(folder: Path) -> list[int]:
+    return [one.step for one in lineage.survey(folder)]
+
+
+@pytest.mark.parametrize(
+    ("keep", "stay"),
+    [
+        (Keep(count=3), [8, 9, 10]),
+        (Keep(count=0), [*range(1, 11)]),
+        (Keep(count=0, age_s=250.0), [8, 9, 10]),
+        (Keep(count=5, age_s=150.0), [9, 10]),
+        (Keep(count=5, age_s=0.001), [10]),
+        (Keep(count=2, spacing_s=1e9), [1, 9, 10]),
+        (Keep(count=2, spacing_s=1e9, age_s=500.0), [9, 10]),
+    ],
+)
+def test_retention_by_count_age_and_spacing(tmp_path: Path, keep: Keep, stay: list[int]) -> None:
+    saved_every(tmp_path, 100.0, 10)
+    lineage.prune(tmp_path, keep)
+    assert left(tmp_path) == stay
+
+
+def test_spacing_leaves_one_a_stretch(tmp_path: Path) -> None:
+    saved_every(tmp_path, 100.0, 40)
+    lineage.prune(tmp_path, Keep(count=2, spacing_s=1000.0))
+    old = left(tmp_path)[:-2]
+    assert 4 <= len(old) <= 5
+    assert all(after - before == 10 for before, after in itertools.pairwise(old[1:]))
+
+
+def test_a_suspect_one_stays_while_no_newer_one_is_clean(tmp_path: Path) -> None:
+    saved_every(tmp_path, 100.0, 6, s5="suspect", s6="condemned")
+    lineage.prune(tmp_path, Keep(count=1, age_s=1.0))
+    assert left(tmp_path) == [4, 5, 6]
+    lineage.judge(tmp_path, [4], "suspect", "a test")
+    assert lineage.prune(tmp_path, Keep(count=1, age_s=1.0)) == []
+
+
+def test_a_suspect_one_becomes_clean_by_a_proof_only(tmp_path: Path) -> None:
+    saved_every(tmp_path, 100.0, 3, s2="suspect", s3="condemned")
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer)
+    history = History(manager, here(), Client(NoLink()), 3)
+    history.prove(2, "the replicas agree")
+    history.prove(3, "the replicas agree")
+    assert [(one.state, one.why) for one in lineage.survey(tmp_path)][1] == ("clean", "the replicas agree")
+    assert [one.state for one in lineage.survey(tmp_path)] == ["clean", "clean", "condemned"]
 
 
 def test_the_interval_is_the_root_and_never_under_a_save() -> None:
