@@ -126,10 +126,13 @@ def _check(path: Path, config: Config) -> None:
         "notify.timeout_s": config.notify.timeout_s,
         "slurm.poll_s": config.slurm.poll_s,
         "slurm.deadline_s": config.slurm.deadline_s,
+        "slurm.look_around_s": config.slurm.look_around_s,
     }
     for key, value in times.items():
         if value <= 0:
             raise ConfigError(f"{path}: {key}", f"{value:g} s must be over 0")
+    if not 0 < config.slurm.restricted_weight < 2**32 - 2:
+        raise ConfigError(f"{path}: slurm.restricted_weight", "must be over 0 and fit into 32 bits")
     check(config.attribution)
     for key in ("topology", "pointers"):
         value = getattr(config.slurm, key)

@@ -15,9 +15,9 @@ from medevac.controller.intake import Intake
 from medevac.controller.loop import Loop
 from medevac.controller.patience import patiently
 from medevac.controller.perform import Performer
-from medevac.controller.sources import OBSERVE_S, Alarm, follow, observe, scan
+from medevac.controller.sources import OBSERVE_S, UNREADABLE, Alarm, follow, observe, scan
 from medevac.core.actions import AnyAction, ExamineAttempt
-from medevac.core.events import AnyEvent, AttemptExamined, JobSubmitted, OutputRead, WatchBegan
+from medevac.core.events import AnyEvent, AttemptExamined, ClusterSeen, JobSubmitted, OutputRead, WatchBegan
 from medevac.core.job_recovery import JOB
 from medevac.core.policy import Policy
 from medevac.ports.checkpoints import Checkpoints
@@ -83,11 +83,15 @@ class Ports(Protocol):
 
 class Runtime:
     """Runs until every job is over or waits for a person; a service (`endless`) until it is cancelled. `restore` comes
-    first.
+    first. `look_around_s`: how often nodes are looked for that were not there before; None: never.
     """
 
-    def __init__(self, ports: Ports, policy: Policy, *, endless: bool = False) -> None:
+    def __init__(
+        self, ports: Ports, policy: Policy, *, endless: bool = False, look_around_s: float | None = None
+    ) -> None:
         self._endless = endless
+        self._look_around_s = look_around_s
+        self._followed: set[str] = set()
         self._ports = ports
         self._heard: dict[str, list[asyncio.Task[None]]] = {}
         self._let_go: set[str] = set()
@@ -112,7 +116,9 @@ class Runtime:
             for action in self._pending:
                 self.performer.put(action, again=True)
             running = [tasks.create_task(work) for work in (*self._works(), *beside)]
-            running += [self._listen(tasks, source) for source in self._ports.sources()]
+            running += self._listen_to_new(tasks)
+            if self._look_around_s:
+                running.append(tasks.create_task(self._look_around(tasks, self._look_around_s)))
             while not await self._over(tasks) or self._endless:
                 await self._ports.clock.sleep(OBSERVE_S)
             for task in (*running, *(task for heard in self._heard.values() for task in heard)):
@@ -127,11 +133,29 @@ class Runtime:
 
     async def _introduce(self) -> None:
         """Say that somebody looks again, and at what cluster, where that has changed."""
-        events: list[AnyEvent] = [WatchBegan(at=self._ports.clock.now())]
         seen = await patiently("the scheduler", self._ports.scheduler.cluster, self._ports.clock)
-        if {node.name: node for node in seen.nodes} != dict(self.loop.view.nodes):
-            events.append(seen)
-        await self.intake.take(events)
+        await self.intake.take([WatchBegan(at=self._ports.clock.now()), *self._changed(seen)])
+
+    def _changed(self, seen: ClusterSeen) -> tuple[AnyEvent, ...]:
+        return (seen,) if {node.name: node for node in seen.nodes} != dict(self.loop.view.nodes) else ()
+
+    async def _look_around(self, tasks: asyncio.TaskGroup, every_s: float) -> None:
+        """For ever: nodes that are new are taken in, and what tells of them is followed."""
+        while True:
+            await self._ports.clock.sleep(every_s)
+            self._ports.fence()
+            try:
+                seen = await self._ports.scheduler.cluster()
+            except UNREADABLE:
+                continue  # `observe` says so
+            if changed := self._changed(seen):
+                await self.intake.take(changed)
+            self._listen_to_new(tasks)
+
+    def _listen_to_new(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        new = [source for source in self._ports.sources() if source.name not in self._followed]
+        self._followed.update(source.name for source in new)
+        return [self._listen(tasks, source) for source in new]
 
     async def _over(self, tasks: asyncio.TaskGroup) -> bool:
         """Take new jobs in and let old ones go; True when nothing is left to do for any."""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import resource
 import signal
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from medevac.adapters.lease import Lease
 from medevac.adapters.notify import CommandNotifier, LogNotifier, SeveralNotifiers
 from medevac.adapters.schedulers.local.files import socket_path
 from medevac.adapters.schedulers.slurm import Commands, SlurmScheduler
-from medevac.adapters.schedulers.slurm.paths import output
+from medevac.adapters.schedulers.slurm.paths import errors, output
 from medevac.adapters.schedulers.slurm.values import SlurmJob
 from medevac.adapters.sources.kmsg import POLL_SECONDS, KernelLog
 from medevac.adapters.store.sqlite import SqliteStore
@@ -35,7 +35,7 @@ from medevac.controller.output import progress_parser
 from medevac.controller.patience import patiently
 from medevac.controller.runtime import Runtime
 from medevac.controller.second_opinion import second_opinions
-from medevac.controller.service_output import Ends, SlurmOutput, read_ended
+from medevac.controller.service_output import STREAMS, Ends, SlurmOutput, ends_of, read_ended
 from medevac.controller.settings import LEASE, STORE, act_by
 from medevac.core.actions import ExamineAttempt
 from medevac.core.events import AnyEvent, AttemptExamined, JobPolicy, JobSubmitted, OutputRead
@@ -110,15 +110,13 @@ class SlurmPorts:
         self.checkpoints = kill.armed("checkpoints", FolderCheckpoints(writer=store.identity), state)
         self.notifier = kill.armed("notifier", _notifier(config, state), state)
         self._ends = Ends(state / "slurm" / "output")
-        self._nodes: tuple[str, ...] = ()
-        self._paths: dict[str, Path] = {}
+        self._paths: dict[str, tuple[Path, ...]] = {}
         self._numbers: dict[str, str] = {}
         self._looked: tuple[SlurmJob, ...] | None = None
 
     async def look_around(self) -> None:
         """Learn which nodes there are; waits for a slurmctld that does not answer."""
-        seen = await patiently("Slurm", self.slurm.cluster, self.clock)
-        self._nodes = tuple(node.name for node in seen.nodes)
+        await patiently("Slurm", self.slurm.cluster, self.clock)
 
     def fence(self) -> None:
         self.lease.check()
@@ -134,7 +132,7 @@ class SlurmPorts:
     def _kernel_logs(self) -> dict[str, Path]:
         """By node: what the topology says stands over the configured pattern."""
         pattern, topology = self.config.kernel_log, self.config.slurm.topology
-        found = {node: Path(pattern.replace("{node}", node)) for node in self._nodes} if pattern else {}
+        found = {node: Path(pattern.replace("{node}", node)) for node in self.slurm.look.names} if pattern else {}
         return found | (load_topology(Path(topology)).kernel_logs if topology else {})
 
     def job_sources(self, job: str) -> Sequence[Source]:
@@ -142,10 +140,15 @@ class SlurmPorts:
         folder = Path(policy.checkpoint_dir) if policy.checkpoint_dir else None
         hub = Speaks(Hub(socket_path(self.state, job), job=job, folder=folder, clock=self.clock))
         parse = progress_parser(policy.progress_regex, lambda: hub.heard)
-        printed = SlurmOutput(
-            job, lambda: self._paths.get(job), lambda: self._attempt(job), self._ends, parse, self.clock
-        )
-        return (hub, printed)
+        printed = [
+            SlurmOutput(job, self._path(job, n), lambda: self._attempt(job), self._ends, parse, self.clock, stream)
+            for n, stream in enumerate(STREAMS)
+        ]
+        return (hub, *printed)
+
+    def _path(self, job: str, stream: int) -> Callable[[], Path | None]:
+        """Where a stream goes, as soon as that is known and it has a file of its own."""
+        return lambda: next(iter(self._paths.get(job, ())[stream : stream + 1]), None)
 
     async def submissions(self, known: Collection[str]) -> tuple[JobSubmitted, ...]:
         """Jobs come with what the scheduler shows; here their output files are found, which Slurm forgets."""
@@ -155,18 +158,18 @@ class SlurmPorts:
         for job in jobs:
             name = self.slurm.name_of(job)
             if name in known and job.nodes:
-                self._paths[name] = output_path(job, self._policy(name))
+                self._paths[name] = output_paths(job, self._policy(name))
                 self._numbers[name] = job.number
         return ()
 
     async def output(self, job: str, attempt: int) -> tuple[OutputRead, ...]:
         memory = self.slurm.memory.jobs().get(job)
         run = memory.run(attempt) if memory else None
-        path = self._paths.get(job)
-        if run is None or path is None:
+        paths = self._paths.get(job)
+        if run is None or paths is None:
             return ()
         regex = self._policy(job).progress_regex
-        return (await asyncio.to_thread(read_ended, path, run.started, run.ended, self._ends, regex),)
+        return (await asyncio.to_thread(read_ended, paths, run.started, run.ended, self._ends, regex),)
 
     async def examine(self, look: ExamineAttempt) -> tuple[AttemptExamined, ...]:
         memory, policy = self.slurm.memory.jobs().get(look.job), self._policy(look.job)
@@ -181,7 +184,8 @@ class SlurmPorts:
         if number and folder and self.config.mode == "act":
             with contextlib.suppress(OSError):
                 (Path(folder) / number).unlink(missing_ok=True)
-        self._ends.forget(job)
+        for stream in STREAMS:
+            self._ends.forget(ends_of(job, stream))
 
     def _policy(self, job: str) -> JobPolicy:
         memory = self.slurm.memory.jobs().get(job)
@@ -194,7 +198,13 @@ class SlurmPorts:
 
 def output_path(job: SlurmJob, policy: JobPolicy) -> Path:
     """Where the job prints: what its policy names, else Slurm's StdOut."""
-    return Path(output(msgspec.structs.replace(job, stdout=policy.output) if policy.output else job))
+    return output_paths(job, policy)[0]
+
+
+def output_paths(job: SlurmJob, policy: JobPolicy) -> tuple[Path, ...]:
+    """The same, and behind it Slurm's StdErr where that is a file of its own."""
+    job = msgspec.structs.replace(job, stdout=policy.output) if policy.output else job
+    return tuple(Path(path) for path in (output(job), errors(job)) if path)
 
 
 def _notifier(config: Config, state: Path) -> Notifier:
@@ -231,7 +241,7 @@ async def _serve(state: Path, config: Config, base: Path) -> int:
         store = SqliteStore.open(state / STORE)
         ports = SlurmPorts(state, config, store, lease)
         await ports.look_around()
-        runtime = Runtime(ports, policy, endless=True)
+        runtime = Runtime(ports, policy, endless=True, look_around_s=config.slurm.look_around_s)
         await runtime.restore()
         ports.clock.at_least(runtime.loop.view.now)
         log.info("begins", mode=config.mode, policy=policy.name, state=str(state))

@@ -1,4 +1,5 @@
-"""What a Slurm job prints: one file for all of its ranks and, where the site appends, for all of its attempts.
+"""What a Slurm job prints: one file for all of its ranks (with `--error` two) and, where the site appends, for all of
+its attempts.
 
 A line is the attempt's that ran when it was printed. Where an attempt ended in the file is kept in the state folder,
 so that what an old attempt printed never counts as a new one's progress.
@@ -8,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -17,9 +19,17 @@ from medevac.adapters.sources.output import POLL_SECONDS, Parser, Printed
 from medevac.adapters.sources.tail import Line, Tail
 from medevac.controller.output import last_bytes, told
 from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, OutputRead
-from medevac.decode.joblog_case import read_log
+from medevac.decode.joblog_case import LogRead, read_log
 from medevac.ports.clock import Clock
 from medevac.ports.errors import Unavailable
+
+Stream: TypeAlias = Literal["output", "errors"]
+STREAMS: tuple[Stream, ...] = ("output", "errors")
+
+
+def ends_of(job: str, stream: Stream) -> str:
+    """Under which name the ends of a stream are kept."""
+    return job if stream == "output" else f"{job}.{stream}"
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,9 +81,11 @@ class SlurmOutput:
         ends: Ends,
         parse: Parser,
         clock: Clock,
+        stream: Stream = "output",
     ) -> None:
-        self.name = f"{job}/output"
+        self.name = f"{job}/{stream}"
         self._job = job
+        self._ended = ends_of(job, stream)
         self._path = path
         self._attempt = attempt
         self._ends = ends
@@ -92,7 +104,7 @@ class SlurmOutput:
                 for line in lines:
                     start = _offset(line.key)
                     if start < read_to:  # it was truncated: a requeue does that, where the site does not append
-                        self._ends.forget(self._job)
+                        self._ends.forget(self._ended)
                     read_to = _offset(line.cursor)
                     if event := self._event(line, start):
                         yield event, line.cursor
@@ -107,33 +119,41 @@ class SlurmOutput:
     def _event(self, line: Line, start: int) -> AnyEvent | None:
         text, now = line.text.decode("utf-8", "replace").rstrip("\r"), self._clock.now()
         attempt = self._attempt()
-        end = self._ends.of(self._job)
+        end = self._ends.of(self._ended)
         if end and end.inode == _inode(line.key) and start < end.size:
             attempt = min(attempt, end.attempt)
         event = self._parse(Printed(self._job, attempt, 0, text, now)) if attempt else None
         if event is None:
             return None
-        key = f"{self._job}/output/{attempt}:{line.key}"
+        key = f"{self.name}/{attempt}:{line.key}"
         return msgspec.structs.replace(event, id=key, source=self.name, seen_at=now)
 
 
 def read_ended(
-    path: Path, started: AttemptStarted, ended: AttemptEnded | None, ends: Ends, regex: str | None
+    paths: Sequence[Path], started: AttemptStarted, ended: AttemptEnded | None, ends: Ends, regex: str | None
 ) -> OutputRead:
-    """What an ended attempt printed last, through all signatures; remembers where it ends. Raises `Unavailable`."""
-    job, number, start = started.job, started.attempt, 0
+    """What an ended attempt printed last, through all signatures; remembers where it ends. `paths`: of its output, and
+    of its errors where those have a file of their own. Raises `Unavailable`.
+    """
+    job, number = started.job, started.attempt
+    streams = zip(STREAMS, paths, strict=False)
+    logs = [log for stream, path in streams if (log := _read(path, ends_of(job, stream), number, ends, regex))]
+    nodes = {place.rank: place.node for place in started.ranks} if logs else {}
+    return told([(None, log) for log in logs], job, number, nodes, ended.at if ended else 0.0)
+
+
+def _read(path: Path, key: str, number: int, ends: Ends, regex: str | None) -> LogRead | None:
     try:
         status = path.stat()
     except OSError:
-        return told((), job, number, {}, ended.at if ended else 0.0)
-    before = ends.of(job)
+        return None
+    before, start = ends.of(key), 0
     if before and before.inode == status.st_ino and before.attempt < number and before.size <= status.st_size:
         start = before.size
     log = read_log(path.name, last_bytes(path, start), regex=regex)
     if before is None or before.attempt < number:
-        ends.save(job, End(attempt=number, inode=status.st_ino, size=status.st_size))
-    nodes = {place.rank: place.node for place in started.ranks}
-    return told(((None, log),), job, number, nodes, ended.at if ended else 0.0)
+        ends.save(key, End(attempt=number, inode=status.st_ino, size=status.st_size))
+    return log
 
 
 def _inode(key: str) -> int:

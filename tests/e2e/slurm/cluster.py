@@ -56,7 +56,7 @@ SlurmdTimeout={slurmd_timeout}
 ReturnToService=1
 MpiDefault=none
 TopologyPlugin=topology/tree
-GresTypes=gpu
+GresTypes=gpu,accel
 SlurmdParameters=config_overrides
 SchedulerParameters=bf_interval=1,batch_sched_delay=0,sched_interval=1
 MinJobAge=3600
@@ -121,16 +121,28 @@ async def until_async(holds: Callable[[], object], what: str, timeout_s: float =
 
 
 class Cluster:
-    """`nodes` nodes named node0, node1, ... with `gpus` GPUs each, half of them in rack0, half in rack1."""
+    """`nodes` nodes named node0, node1, ... with `gpus` GPUs each, half of them in rack0, half in rack1. The
+    `counted` nodes have accelerators without device files, which Slurm only counts; `more` is added to slurm.conf.
+    """
 
     def __init__(
-        self, folder: Path, *, nodes: int = 4, gpus: int = 2, kill_wait: int = 2, accounting: bool = False
+        self,
+        folder: Path,
+        *,
+        nodes: int = 4,
+        gpus: int = 2,
+        kill_wait: int = 2,
+        accounting: bool = False,
+        counted: tuple[str, ...] = (),
+        more: str = "",
     ) -> None:
         self.folder = folder
         self.nodes = [f"node{number}" for number in range(nodes)]
         self.gpus = gpus
         self.kill_wait = kill_wait
         self.accounting = accounting
+        self.counted = counted
+        self.more = more
         self.daemons: dict[str, subprocess.Popen[bytes]] = {}
         self._name = f"test{os.getpid()}x{'a' if accounting else 'b'}"
         self._ports = free_ports(nodes + 3)
@@ -189,9 +201,9 @@ class Cluster:
         self._daemon("slurmctld", "-D", "-i")
         until(self.answers, "slurmctld answers")
 
-    def start_node(self, node: str) -> None:
-        """Start the slurmd of a node (again)."""
-        self._daemon("slurmd", "-D", "-N", node, key=node)
+    def start_node(self, node: str, *, booted: bool = False) -> None:
+        """Start the slurmd of a node (again); `booted`: it says that its machine has just started."""
+        self._daemon("slurmd", "-D", *(["-b"] if booted else []), "-N", node, key=node)
 
     def save(self) -> None:
         """Wait until slurmctld's state is on disk: it writes a few seconds behind, and a crash loses the rest."""
@@ -321,15 +333,17 @@ class Cluster:
         for number, node in enumerate(self.nodes):
             lines.append(
                 f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={self._ports[number]} CPUs=4 Boards=1 "
-                f"SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=1000 Gres=gpu:{self.gpus} "
+                f"SocketsPerBoard=1 CoresPerSocket=4 ThreadsPerCore=1 RealMemory=1000 "
+                f"Gres={'accel' if node in self.counted else 'gpu'}:{self.gpus} "
                 "State=UNKNOWN\n"
             )
             for gpu in range(self.gpus):
                 (self.folder / f"gpu-{node}-{gpu}").touch()
-            gres.append(f"NodeName={node} Name=gpu File={self.folder}/gpu-{node}-[0-{self.gpus - 1}]\n")
+            files = f"gpu File={self.folder}/gpu-{node}-[0-{self.gpus - 1}]"
+            gres.append(f"NodeName={node} Name={f'accel Count={self.gpus}' if node in self.counted else files}\n")
             (self.folder / "kmsg" / node).touch()
         lines.append(f"PartitionName=train Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n")
-        self.conf.write_text("".join(lines))
+        self.conf.write_text("".join(lines) + self.more.format(folder=self.folder))
         (self.folder / "gres.conf").write_text("".join(gres))
         half = len(self.nodes) // 2
         (self.folder / "topology.conf").write_text(

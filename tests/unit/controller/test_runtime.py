@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 import pytest
 from tests.unit.controller.worlds import EPOCH, POLICY, ListSource, World
 
+from medevac.controller.runtime import Runtime
 from medevac.core.actions import ExamineAttempt, StartAttempt, StopAttempt
 from medevac.core.diagnose_case import Clue
 from medevac.core.events import (
@@ -17,7 +19,9 @@ from medevac.core.events import (
     CheckpointSealed,
     ClusterSeen,
     FaultSeen,
+    Gpu,
     JobSubmitted,
+    Node,
     OrderGiven,
     StepReported,
     TimePassed,
@@ -469,3 +473,29 @@ async def test_many_reports_are_taken_in_order(world: World) -> None:
 
 def test_the_policy_here_is_the_one_for_a_single_machine() -> None:
     assert POLICY.name == "local"
+
+
+# --- nodes that come later --------------------------------------------------------------------------------------------
+
+
+async def test_nodes_that_come_later_are_taken_in_and_listened_to(world: World) -> None:
+    """Without a new controller; what cannot be read meanwhile is read later, and each source is followed once."""
+    first, later = ListSource("n0"), ListSource("n9")
+    world.nodes = [first]
+    runtime = Runtime(world, world.policy, endless=True, look_around_s=5.0)
+    running = asyncio.create_task(runtime.run())
+    await asyncio.sleep(12)
+    assert len(await world.events(ClusterSeen)) == 1
+    world.cluster.nodes = (*world.cluster.nodes, Node(name="n9", gpus=(Gpu(index=0, uuid="g90"),)))
+    world.nodes = [ListSource("n0"), later]
+    world.faulty["scheduler"].before["cluster"] = [Unavailable("not now")]
+    await asyncio.sleep(20)
+    assert len(await world.events(ClusterSeen)) == 2
+    assert "n9" in runtime.loop.view.nodes
+    for source, node in ((first, "n0"), (later, "n9")):
+        source.queue.put_nowait(FaultSeen(at=world.clock.now(), id=f"f/{node}", kind="xid", code=13, node=node))
+    await asyncio.sleep(5)
+    assert [event.node for event in await world.events(FaultSeen)] == ["n0", "n9"]
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running

@@ -43,7 +43,7 @@ class World:
 
     def end(self) -> None:
         started = AttemptStarted(at=1.0, job="slurm-1", attempt=self.attempt, ranks=(RankPlace(rank=0, node="node0"),))
-        read_ended(self.path, started, None, self.ends, None)
+        read_ended((self.path,), started, None, self.ends, None)
 
 
 async def heard(events: AsyncIterator[tuple[AnyEvent, str]], count: int) -> tuple[list[tuple[int, int]], str]:
@@ -99,11 +99,24 @@ def test_an_ended_attempt_is_read_from_its_own_beginning(tmp_path: Path) -> None
     oom = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
     world.path.write_text(oom)
     started = AttemptStarted(at=1.0, job="slurm-1", attempt=1)
-    first = read_ended(world.path, started, None, world.ends, None)
+    first = read_ended((world.path,), started, None, world.ends, None)
     assert [clue.text for clue in first.clues]
     with world.path.open("a") as out:
         out.write("all is well\n")
-    second = read_ended(world.path, AttemptStarted(at=2.0, job="slurm-1", attempt=2), None, world.ends, None)
+    second = read_ended((world.path,), AttemptStarted(at=2.0, job="slurm-1", attempt=2), None, world.ends, None)
     assert (second.attempt, second.clues) == (2, ())
-    gone = read_ended(tmp_path / "none", AttemptStarted(at=2.0, job="slurm-1", attempt=3), None, world.ends, None)
+    gone = read_ended((tmp_path / "none",), AttemptStarted(at=2.0, job="slurm-1", attempt=3), None, world.ends, None)
     assert gone.clues == ()
+
+
+def test_errors_in_a_file_of_their_own_are_read_with_the_output(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    errors = tmp_path / "job.err"
+    world.path.write_text("step 3\n")
+    errors.write_text("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n")
+    started = AttemptStarted(at=1.0, job="slurm-1", attempt=1)
+    read = read_ended((world.path, errors), started, None, world.ends, None)
+    assert any("out of memory" in clue.text for clue in read.clues)
+    errors.write_text(errors.read_text() + "another attempt\n")
+    again = read_ended((world.path, errors), AttemptStarted(at=2.0, job="slurm-1", attempt=2), None, world.ends, None)
+    assert not any("out of memory" in clue.text for clue in again.clues), "the first attempt printed it"

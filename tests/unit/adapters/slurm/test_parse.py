@@ -54,8 +54,8 @@ def line(**values: str) -> str:
         "NodeList": "node[0-1]", "NumNodes": "2", "NumTasks": "2", "exit_code": "0", "StartTime": "2026-11-30T23:16:02",
         "EndTime": "NONE", "SubmitTime": "2026-11-30T23:10:00", "Requeue": "1", "BatchFlag": "1",
         "PriorityLong": "4294901750", "Reason": "None", "Partition": "train", "Account": "(null)", "QOS": "(null)",
-        "UserName": "kim", "admin_comment": "(null)", "Comment": "(null)", "StdOut": "/tmp/%j.out", "WorkDir": "/tmp",
-        "Name": "train",
+        "UserName": "kim", "admin_comment": "(null)", "Comment": "(null)", "StdOut": "/tmp/%j.out",
+        "StdErr": "/tmp/%j.out", "WorkDir": "/tmp", "Name": "train",
     }  # fmt: skip
     last = len(parse.FIELDS) - 1
     words = [{**known, **values}[field] + ("#" if n < last else "$") + MARK for n, field in enumerate(parse.FIELDS)]

@@ -14,7 +14,7 @@ from medevac.adapters.schedulers.slurm import pointers
 from medevac.adapters.schedulers.slurm.commands import Commands, reads_only
 from medevac.adapters.schedulers.slurm.marks import DrainTag, HoldMark, drain_tag, hold_mark, with_mark, without_mark
 from medevac.adapters.schedulers.slurm.optin import policy
-from medevac.adapters.schedulers.slurm.paths import output
+from medevac.adapters.schedulers.slurm.paths import errors, output
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
 from medevac.adapters.schedulers.slurm.values import SlurmJob
 from medevac.core.events import JobPolicy
@@ -134,6 +134,23 @@ def test_patterns_of_an_arrays_task() -> None:
     task = job(id="12_3", number="14")
     assert output(task) == "/w/slurm-12_3.out"
     assert output(job(id="12_3", number="14", stdout="%j-%4a.out")) == "/w/14-0003.out"
+    # squeue -O StdOut of 22.05 for an array without --output; the file is slurm-12_3.out
+    assert output(job(id="12_3", number="14", stdout="/w/slurm-14.out")) == "/w/slurm-12_3.out"
+    assert output(job(id="14", number="14", stdout="/w/slurm-14.out")) == "/w/slurm-14.out"
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "path"),
+    [
+        ("/l/%j.out", "/l/%j.out", ""),
+        ("/l/%j.out", "", ""),
+        ("/l/%j.out", "/l/17.out", ""),
+        # As 22.05 named the file itself.
+        ("a", "b-%x-%A_%a-%N-%n-%s-%t-%u-%%-%4j.err", "/w/b-train-17_4294967294-node3-0-batch-0-kim-%-0017.err"),
+    ],
+)
+def test_errors_with_a_file_of_their_own(stdout: str, stderr: str, path: str) -> None:
+    assert errors(job(stdout=stdout, stderr=stderr)) == path
 
 
 # --- pointers --------------------------------------------------------------------------------------------------------

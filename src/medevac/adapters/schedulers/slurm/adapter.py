@@ -21,7 +21,9 @@ from medevac.adapters.schedulers.slurm.look import Look
 from medevac.adapters.schedulers.slurm.marks import hold_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory, Memory
 from medevac.adapters.schedulers.slurm.parse import seconds
+from medevac.adapters.schedulers.slurm.reboot import Reboots
 from medevac.adapters.schedulers.slurm.requests import Requests
+from medevac.adapters.schedulers.slurm.restrict import Restrictions
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
 from medevac.adapters.schedulers.slurm.starts import Starts
 from medevac.adapters.schedulers.slurm.stops import Stops
@@ -39,7 +41,7 @@ from medevac.core.actions import (
     StopAttempt,
 )
 from medevac.core.events import AnyEvent, AttemptEnded, AttemptStarted, ClusterSeen, JobPolicy
-from medevac.ports.errors import Refused, Unsupported
+from medevac.ports.errors import Refused
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 ASKED_ALONE_S = 5.0
@@ -59,7 +61,9 @@ class SlurmScheduler:
         self.site = site
         self.look = Look(commands, site)
         self.memory = Memory(state / "slurm")
-        self._drains = Drains(commands, self.look, self.memory)
+        self._drains = Drains(commands, self.look, self.memory, site)
+        self._restrictions = Restrictions(commands, self.look, self.memory, site)
+        self._reboots = Reboots(self)
         self._stops = Stops(self)
         self._starts = Starts(self)
         self._requests = Requests(self)
@@ -72,7 +76,12 @@ class SlurmScheduler:
     # --- ports.scheduler.Scheduler ----------------------------------------------------------------------------------
 
     async def cluster(self) -> ClusterSeen:
-        return await self.look.cluster()
+        """What slurmctld has forgotten of our changes is put back with it; monitor mode has made none."""
+        nodes = await self.look.nodes()
+        if self.commands.mode == "act":
+            await self._restrictions.again(nodes)
+            await self._drains.again(nodes)
+        return await self.look.seen(nodes)
 
     async def observe(self) -> tuple[AnyEvent, ...]:
         """Of each job under care: its `JobSubmitted` when it first runs, then its attempts; an end in Slurm that is to
@@ -90,13 +99,20 @@ class SlurmScheduler:
         await self._drains.add(action)
 
     async def restrict(self, action: Restrict) -> None:
-        raise Unsupported(f"{action.gpu or action.node}: not yet")
+        await self._restrictions.add(action)
 
     async def repair(self, action: Repair) -> None:
-        raise Unsupported(f"{action.gpu or action.node}: not yet")
+        if action.id in self.memory.nodes().done:
+            return
+        await self._reboots.mend(action)
+        await self._restrictions.remove(action)
+        await self._drains.mended(action.node)
+        self.memory.node_order_done(action.id)
 
     async def give_back(self, action: GiveBack) -> None:
-        await self._drains.remove(action)
+        if action.id not in self.memory.nodes().done:
+            await self._restrictions.remove(action)
+            await self._drains.remove(action)
 
     async def start(self, action: StartAttempt) -> AttemptStarted:
         return await self._starts.start(action)

@@ -29,6 +29,32 @@ def join(names: Iterable[str]) -> str:
     return ",".join(sorted(set(names)))
 
 
+def compress(names: Iterable[str]) -> str:
+    """The same with ranges, for lists that are long: `node[0-3,7],login`."""
+    numbered: dict[tuple[str, int], list[int]] = {}
+    found: list[str] = []
+    for name in sorted(set(names)):
+        match = re.fullmatch(r"(.*?)(\d{1,9})", name)
+        if match:
+            numbered.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+        else:
+            found.append(name)
+    for (prefix, width), values in numbered.items():
+        spans = [f"{a:0{width}}" if a == b else f"{a:0{width}}-{b:0{width}}" for a, b in _spans(sorted(values))]
+        found.append(f"{prefix}{spans[0]}" if len(values) == 1 else f"{prefix}[{','.join(spans)}]")
+    return ",".join(found)
+
+
+def _spans(values: list[int]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for value in values:
+        if spans and spans[-1][1] == value - 1:
+            spans[-1] = (spans[-1][0], value)
+        else:
+            spans.append((value, value))
+    return spans
+
+
 def _pieces(text: str) -> list[str]:
     """Split at the commas outside brackets."""
     pieces, depth, start = [], 0, 0

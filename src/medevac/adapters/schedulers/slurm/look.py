@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from medevac.adapters.schedulers.slurm import parse
 from medevac.adapters.schedulers.slurm.commands import Commands
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
-from medevac.adapters.schedulers.slurm.values import JobDetail, SlurmJob, SlurmNode
+from medevac.adapters.schedulers.slurm.values import JobDetail, Partition, SlurmJob, SlurmNode
 from medevac.adapters.topology import load_topology
 from medevac.core.events import ClusterSeen, Node
 from medevac.ports.errors import BadReply, Refused, Unavailable
@@ -36,6 +37,11 @@ class Look:
     def latest(self) -> tuple[SlurmJob, ...]:
         """The last answer of `jobs`; nothing before the first."""
         return self._jobs or ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The nodes as `cluster` last told them; none before the first."""
+        return tuple(self._nodes or ())
 
     async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]:
         """All that slurmctld holds, ended ones too; the last answer again while it is younger than `poll_s`."""
@@ -81,9 +87,32 @@ class Look:
             raise BadReply(f"scontrol show node {name}: it says nothing")
         return found[0]
 
+    async def part(self, name: str, gpu: str = "") -> SlurmNode:
+        """A node, and one that has this GPU where one is named. Raises `Refused`."""
+        node = await self.node(name)
+        known = (await self.known_nodes()).get(name)
+        if gpu and (known is None or gpu not in {one.uuid for one in known.gpus}):
+            raise Refused(f"GPU {gpu}: node {name} has none of that UUID")
+        return node
+
+    async def comment(self, name: str) -> str:
+        """A node's Comment, whole."""
+        mark = secrets.token_hex(4)
+        text = await self._run("sinfo", "-a", "-h", "-N", "-n", name, "-O", f"Comment:#{mark}")
+        comment, found, _ = text.partition(f"#{mark}")
+        if not found:
+            raise BadReply(f"sinfo: it tells no Comment of node {name}")
+        return "" if comment in {"(null)", "N/A"} else comment
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        return parse.partitions(await self._run("scontrol", "-a", "-o", "show", "partition"))
+
     async def cluster(self) -> ClusterSeen:
         """Racks and GPUs from `topology.toml`, and where that leaves a rack out, Slurm's lowest switch."""
-        names = await self.nodes()
+        return await self.seen(await self.nodes())
+
+    async def seen(self, names: Iterable[str]) -> ClusterSeen:
+        """The same of nodes that have just been read."""
         told = load_topology(Path(self._site.topology)).nodes if self._site.topology else ()
         known = {node.name: node for node in told}
         switches = await self._switches()

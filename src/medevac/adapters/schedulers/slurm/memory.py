@@ -59,10 +59,11 @@ class JobMemory(Value, frozen=True, kw_only=True):
 
 
 class NodeMemory(Value, frozen=True, kw_only=True):
-    """Orders about nodes that are done, and when this memory began."""
+    """Orders about nodes that are done, and when this memory began. `reboots`: order -> the node's boot time before."""
 
     since: float
     done: tuple[str, ...] = ()
+    reboots: dict[str, str] = {}
 
 
 class Memory:
@@ -103,6 +104,13 @@ class Memory:
     def node_order_done(self, action: str) -> None:
         now = self.nodes()
         self._nodes = msgspec.structs.replace(now, done=(*now.done, action)[-REMEMBERED:])
+        _save(self.folder / "nodes.json", self._nodes)
+
+    def reboot_asked(self, action: str, booted: str) -> None:
+        """Kept before a reboot is ordered: the boot time that the node has still."""
+        now = self.nodes()
+        last = dict([*now.reboots.items(), (action, booted)][-REMEMBERED:])
+        self._nodes = msgspec.structs.replace(now, reboots=last)
         _save(self.folder / "nodes.json", self._nodes)
 
 

@@ -37,6 +37,7 @@ FIELDS = (
     "admin_comment",
     "Comment",
     "StdOut",
+    "StdErr",
     "WorkDir",
     "Name",
 )
@@ -65,7 +66,7 @@ def _job(words: list[str]) -> SlurmJob:
     (number, array, task, het, state, restarts, nodes, node_count, tasks, exit_code, start, end, submit, requeue) = (
         words[:14]
     )
-    batch, priority, reason, partition, account, qos, user, admin, comment, stdout, folder, name = words[14:]
+    batch, priority, reason, partition, account, qos, user, admin, comment, stdout, stderr, folder, name = words[14:]
     try:
         return SlurmJob(
             id=f"{array}_{task}" if task not in _NONE and array not in _NONE else number,
@@ -91,6 +92,7 @@ def _job(words: list[str]) -> SlurmJob:
             admin_comment=_word(admin),
             comment=_word(comment),
             stdout=_word(stdout),
+            stderr=_word(stderr),
             folder=folder,
             name=name,
         )
@@ -136,8 +138,13 @@ def _pattern(key: str) -> re.Pattern[str]:
 
 
 _NODE = {
-    key: _pattern(key) for key in ("NodeName", "State", "Gres", "Partitions", "Weight", "AvailableFeatures", "Features")
+    key: _pattern(key)
+    for key in (
+        *("NodeName", "State", "Gres", "Partitions", "Weight", "AvailableFeatures", "ActiveFeatures", "Features"),
+        "BootTime",
+    )
 }
+_COMMENT = re.compile(r"\sComment=(.*?)\s*(?=$|\s(?:Extra|InstanceId|InstanceType|ResumeAfterTime|Reservation)=)")
 _SIGNED_REASON = re.compile(r"\sReason=(.*) \[([^\]@\s]*)@(\d{4}-[^\]]*)\]")
 _REASON = re.compile(r"\sReason=(.*?)()()(?=$|\s+(?:Comment|Extra|ResumeAfterTime)=)")
 _STATE_MARKS = {
@@ -172,6 +179,8 @@ def nodes(text: str) -> tuple[SlurmNode, ...]:
 
 
 def _node(record: str) -> SlurmNode:
+    boot, available, active = (_get(record, key) for key in ("BootTime", "AvailableFeatures", "ActiveFeatures"))
+    comment = _COMMENT.search(record) if "Comment=" in record else None
     reason = (_SIGNED_REASON.search(record) or _REASON.search(record)) if "Reason=" in record else None
     return SlurmNode(
         name=_get(record, "NodeName"),
@@ -179,7 +188,11 @@ def _node(record: str) -> SlurmNode:
         gres=_get(record, "Gres"),
         partitions=_words(_get(record, "Partitions")),
         weight=int(_get(record, "Weight") or 1),
-        features=_words(_get(record, "AvailableFeatures") or _get(record, "Features")),
+        features=_words(available or _get(record, "Features")),
+        active=_words(active),
+        complete=all(f" {key}=" in record for key in ("Weight", "AvailableFeatures", "ActiveFeatures")),
+        boot=boot if seconds(boot) else "",
+        comment=comment[1] if comment else "",
         reason=reason[1].strip() if reason else "",
         reason_by=reason[2] if reason else "",
         reason_at=reason[3] if reason else "",
@@ -202,8 +215,18 @@ def partitions(text: str) -> tuple[Partition, ...]:
     for record in records(text, "PartitionName"):
         words = {key: value for key, _, value in (word.partition("=") for word in record.split())}
         names = _hosts("scontrol show partition", words.get("Nodes", ""))
-        found.append(Partition(name=words["PartitionName"], nodes=names, state=words.get("State", "")))
+        sets, state = _word(words.get("NodeSets", "")), words.get("State", "")
+        found.append(Partition(name=words["PartitionName"], nodes=names, state=state, node_sets=sets))
     return tuple(found)
+
+
+def reservations(text: str) -> dict[str, tuple[str, ...]]:
+    """Name -> nodes, of `scontrol [-o] show reservation`."""
+    found = {}
+    for record in records(text, "ReservationName"):
+        words = {key: value for key, _, value in (word.partition("=") for word in record.split())}
+        found[words["ReservationName"]] = _hosts("scontrol show reservation", words.get("Nodes", ""))
+    return found
 
 
 def racks(text: str) -> dict[str, str]:

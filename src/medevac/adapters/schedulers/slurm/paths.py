@@ -12,10 +12,25 @@ _PATTERN = re.compile(r"%(\d*)([AaJjNnstuxb%])|\\(.)")
 _WIDEST = 10
 
 
-def output(job: SlurmJob, step: str = "batch") -> str:
+def output(job: SlurmJob) -> str:
     """The absolute path of the job's standard output."""
+    task = job.id.partition("_")[2]
+    pattern = job.stdout
+    if not pattern or (task and pattern.rpartition("/")[2] == f"slurm-{job.number}.out"):
+        pattern = "slurm-%A_%a.out" if task else "slurm-%j.out"  # what 22.05 shows of an array's default is no file
+    return _expanded(job, pattern)
+
+
+def errors(job: SlurmJob) -> str:
+    """The same of its standard error; "" where that goes to its output."""
+    if not job.stderr or job.stderr == job.stdout:
+        return ""
+    path = _expanded(job, job.stderr)
+    return path if path != output(job) else ""
+
+
+def _expanded(job: SlurmJob, pattern: str) -> str:
     array, _, task = job.id.partition("_")
-    pattern = job.stdout or ("slurm-%A_%a.out" if task else "slurm-%j.out")
     if "\\" in pattern.partition("%")[0]:
         return _absolute(job, pattern.replace("\\", ""))
     hosts = expand(job.nodes) or ("",)
@@ -26,7 +41,7 @@ def output(job: SlurmJob, step: str = "batch") -> str:
         "j": job.number,
         "N": hosts[0],
         "n": "0",
-        "s": step,
+        "s": "batch",
         "t": "0",
         "u": job.user,
         "x": job.name,

@@ -10,7 +10,10 @@ from medevac.core.events import JobPolicy
 class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Times are seconds. `partitions`, `accounts` and `qos` give jobs a policy that say nothing themselves, the later
     over the earlier; the job's own comment stands over all. `pointers`: the folder, readable on all nodes, in which
-    the TaskProlog finds what a job resumes from.
+    the TaskProlog finds what a job resumes from. A restricted node gets `restricted_weight` where its own is less, and
+    where `restricted_partition` is named stays in that one only. `reserve_repairs`: a node that is out hard gets a
+    maintenance reservation too. `counted_gres`: a GRES without device files whose count stands for a node's GPUs.
+    `look_around_s`: how often nodes are looked for that are new, and for restrictions that Slurm forgot.
     """
 
     prefix: str = ""
@@ -23,6 +26,11 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     exclude_for_s: float = 86_400.0
     topology: str = ""
     pointers: str = ""
+    restricted_weight: int = 100_000
+    restricted_partition: str = ""
+    reserve_repairs: bool = False
+    counted_gres: str = ""
+    look_around_s: float = 15.0
     partitions: dict[str, JobPolicy] = {}
     accounts: dict[str, JobPolicy] = {}
     qos: dict[str, JobPolicy] = {}

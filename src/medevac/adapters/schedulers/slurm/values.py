@@ -39,13 +39,16 @@ class SlurmJob(Value, frozen=True, kw_only=True):
     admin_comment: str = ""
     comment: str = ""
     stdout: str = ""
+    stderr: str = ""
     folder: str = ""
     name: str = ""
     asked: float = 0.0
 
 
 class SlurmNode(Value, frozen=True, kw_only=True):
-    """One node. `states` are the words of `State=` (IDLE, DRAIN, NOT_RESPONDING for the trailing `*`)."""
+    """One node. `states` are the words of `State=` (IDLE, DRAIN, NOT_RESPONDING for the trailing `*`); `complete`: its
+    weight and features were told; `boot` in ISO and UTC, "" for unknown.
+    """
 
     name: str
     states: frozenset[str]
@@ -53,6 +56,10 @@ class SlurmNode(Value, frozen=True, kw_only=True):
     partitions: tuple[str, ...] = ()
     weight: int = 1
     features: tuple[str, ...] = ()
+    active: tuple[str, ...] = ()
+    complete: bool = False
+    boot: str = ""
+    comment: str = ""
     reason: str = ""
     reason_by: str = ""
     reason_at: str = ""
@@ -69,7 +76,10 @@ class SlurmNode(Value, frozen=True, kw_only=True):
 
 
 UNUSABLE = frozenset(
-    {"DOWN", "FAIL", "FAILING", "MAINT", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "REBOOT", "POWERED_DOWN", "ERROR"}
+    {
+        *("DOWN", "FAIL", "FAILING", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "UNKNOWN", "FUTURE", "POWERED_DOWN"),
+        *("ERROR", "INVAL", "INVALID_REG", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED"),
+    }
 )
 
 RUNS = frozenset({"RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"})
@@ -88,6 +98,7 @@ class Partition(Value, frozen=True, kw_only=True):
     name: str
     nodes: tuple[str, ...] = ()
     state: str = "UP"
+    node_sets: str = ""
 
 
 class JobDetail(Value, frozen=True, kw_only=True):

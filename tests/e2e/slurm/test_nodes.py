@@ -1,0 +1,377 @@
+"""Nodes that are restricted, reserved for repair, rebooted, or counted down, on a real cluster."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from tests.e2e.slurm.cluster import Cluster, missing, until
+from tests.e2e.slurm.test_contract import topology
+from tests.e2e.slurm.training import ROOT, gpu_lost
+from tests.needs import need
+
+from medevac.adapters.schedulers.slurm import Commands, SlurmScheduler, SlurmSettings
+from medevac.adapters.schedulers.slurm.nodemark import node_mark
+from medevac.adapters.schedulers.slurm.restrict import FEATURE
+from medevac.cli.main import main
+from medevac.core.actions import GiveBack, Isolate, Repair, Restrict
+from medevac.ports.errors import OutcomeUnknown, Refused, Unsupported
+
+SLURM_CONF = """\
+RebootProgram={folder}/reboot
+Prolog={folder}/prolog
+HealthCheckProgram={folder}/health-check
+HealthCheckInterval=2
+PartitionName=low Nodes=node[0-3] State=UP
+"""
+DEPLOY = ROOT / "deploy" / "slurm"
+CHECKS = """\
+#!/bin/sh
+[ -e {folder}/checks ] || exit 0
+PATH={folder}:$PATH exec {deploy}/{name}
+"""
+MEDEVAC = """\
+#!/bin/sh
+cd {root} && exec {python} -m medevac.cli.main "$@" --kernel-log {folder}/kmsg/$SLURMD_NODENAME
+"""
+
+
+@pytest.fixture(scope="module")
+def odd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A RebootProgram, a second partition, and accelerators of node3 that are only counted."""
+    gone = missing()
+    need(f"Slurm ({', '.join(gone)})", present=not gone)
+    cluster = Cluster(tmp_path_factory.mktemp("nodes"), counted=("node3",), more=SLURM_CONF)
+    folder = cluster.folder
+    program(folder / "reboot", f"#!/bin/sh\ntouch {folder}/rebooted\n")
+    program(folder / "medevac", MEDEVAC.format(root=ROOT, python=sys.executable, folder=folder))
+    for name in ("prolog", "health-check"):
+        program(folder / name, CHECKS.format(folder=folder, deploy=DEPLOY, name=name))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def slurm(odd_cluster: Cluster) -> Cluster:
+    odd_cluster.call("scontrol", "reconfigure")
+    for node in odd_cluster.nodes:
+        odd_cluster.call("scontrol", "update", f"NodeName={node}", "Comment=")
+    odd_cluster.reset()
+    return odd_cluster
+
+
+@pytest.fixture
+def scheduler(slurm: Cluster, tmp_path: Path) -> SlurmScheduler:
+    (tmp_path / "topology.toml").write_text(topology(slurm))
+    return made(slurm, tmp_path)
+
+
+def made(slurm: Cluster, folder: Path, state: str = "state", **site: object) -> SlurmScheduler:
+    settings = SlurmSettings(poll_s=0.05, topology=str(folder / "topology.toml"), **site)  # type: ignore[arg-type]
+    return SlurmScheduler(Commands(conf=str(slurm.conf)), folder / state, settings)
+
+
+def shown(slurm: Cluster, node: str, *keys: str) -> tuple[str, ...]:
+    text = slurm.call("scontrol", "-o", "show", "node", node).stdout
+    found = [re.search(rf"\s{key}=(\S*)", text) for key in keys]
+    return tuple(one[1] if one else "" for one in found)
+
+
+def features(slurm: Cluster, node: str) -> set[str]:
+    available, active = shown(slurm, node, "AvailableFeatures", "ActiveFeatures")
+    assert set(available.split(",")) - {"(null)", ""} == set(active.split(",")) - {"(null)", ""}
+    return set(available.split(",")) - {"(null)", ""}
+
+
+def weight(slurm: Cluster, node: str) -> str:
+    return shown(slurm, node, "Weight")[0]
+
+
+def low(node: str, gpu: int, id_: str = "low") -> Restrict:
+    return Restrict(id=f"{id_}{gpu}", cause="incident-7", node=node, gpu=f"GPU-{node}-{gpu}")
+
+
+def back(node: str, gpu: int, id_: str = "back") -> GiveBack:
+    return GiveBack(id=f"{id_}{gpu}", node=node, gpu=f"GPU-{node}-{gpu}")
+
+
+# --- restricted ------------------------------------------------------------------------------------------------------
+
+
+async def test_work_prefers_other_nodes_and_the_sites_own_values_come_back(
+    slurm: Cluster, scheduler: SlurmScheduler
+) -> None:
+    words = ("Weight=7", "AvailableFeatures=h100,ib", "ActiveFeatures=h100,ib", "Comment=rack 3, ask Kim")
+    slurm.call("scontrol", "update", "NodeName=node0", *words)
+    for _ in range(2):
+        await scheduler.restrict(low("node0", 0))
+    await scheduler.restrict(low("node0", 1))
+    assert features(slurm, "node0") == {"h100", "ib", FEATURE}
+    assert weight(slurm, "node0") == "100000"
+    mark = node_mark(await scheduler.look.comment("node0"))
+    assert (mark.low, mark.weight) == ({"GPU-node0-0": "incident-7", "GPU-node0-1": "incident-7"}, 7)
+    number = slurm.submit("sleep 60", "-N1")
+    slurm.wait_state(number, "RUNNING")
+    assert slurm.job(number)["NodeList"] != "node0"
+    number = slurm.submit("true", "-N1", f"--constraint={FEATURE}")
+    slurm.wait_state(number, "COMPLETED")
+    assert slurm.job(number)["NodeList"] == "node0"
+    await scheduler.give_back(back("node0", 0))
+    assert weight(slurm, "node0") == "100000", "the other GPU is restricted still"
+    await scheduler.give_back(back("node0", 1))
+    assert (features(slurm, "node0"), weight(slurm, "node0")) == ({"h100", "ib"}, "7")
+    assert await scheduler.look.comment("node0") == "rack 3, ask Kim"
+    assert await scheduler.isolated() == {}
+
+
+async def test_a_slurmctld_that_starts_anew_forgets_it_and_it_is_put_back(
+    slurm: Cluster, scheduler: SlurmScheduler
+) -> None:
+    await scheduler.restrict(low("node0", 0))
+    slurm.call("scontrol", "reconfigure")
+    until(lambda: weight(slurm, "node0") == "1", "Slurm has forgotten it")
+    await scheduler.cluster()
+    assert (features(slurm, "node0"), weight(slurm, "node0")) == ({FEATURE}, "100000")
+    slurm.call("scontrol", "update", "NodeName=node0", "Weight=3")
+    await scheduler.cluster()
+    assert weight(slurm, "node0") == "3", "a person's change stands"
+    await scheduler.give_back(back("node0", 0))
+    assert (features(slurm, "node0"), weight(slurm, "node0")) == (set(), "3")
+
+
+async def test_one_partition_keeps_it_and_the_others_get_it_back(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    enforcing = made(slurm, tmp_path, restricted_partition="low")
+    await enforcing.restrict(low("node1", 0))
+    assert shown(slurm, "node1", "Partitions") == ("low",)
+    assert node_mark(await enforcing.look.comment("node1")).left == ("train",)
+    number = slurm.submit("sleep 60", "-N1", "--nodelist=node1", "--partition=low")
+    slurm.wait_state(number, "RUNNING")
+    slurm.call("scontrol", "reconfigure")
+    until(lambda: weight(slurm, "node1") == "1", "Slurm has forgotten it")
+    await enforcing.cluster()
+    assert shown(slurm, "node1", "Partitions") == ("low",)
+    await scheduler.give_back(back("node1", 0))
+    assert shown(slurm, "node1", "Partitions") == ("train,low",)
+    partitions = {one.name: one.nodes for one in await scheduler.look.partitions()}
+    assert partitions == {"train": tuple(slurm.nodes), "low": tuple(slurm.nodes)}
+
+
+async def test_without_such_a_gpu_nothing_is_changed(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    with pytest.raises(Refused, match="none of that UUID"):
+        await scheduler.restrict(Restrict(id="low", node="node0", gpu="GPU-none"))
+    assert weight(slurm, "node0") == "1"
+
+
+# --- out for repair --------------------------------------------------------------------------------------------------
+
+
+def hard(node: str, gpu: int = 0) -> Isolate:
+    return Isolate(id=f"out-{gpu}", cause="I7.1", reason="Xid 79", node=node, gpu=f"GPU-{node}-{gpu}", mode="hard")
+
+
+async def test_a_node_out_for_repair_is_reserved_until_it_is_back(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    slurm.call(
+        "scontrol", "create", "reservation", "ReservationName=medevac_mine", "Nodes=node[1-2]", "StartTime=now",
+        "Duration=60", "Users=root", "Flags=MAINT,IGNORE_JOBS",
+    )  # fmt: skip
+    reserving = made(slurm, tmp_path, reserve_repairs=True)
+    await reserving.isolate(hard("node1"))
+    await reserving.isolate(hard("node1", 1))
+    text = slurm.call("scontrol", "-o", "show", "reservation", "medevac_I7.1_node1").stdout
+    assert "Nodes=node1 " in text
+    assert re.search(r"Flags=\S*MAINT", text)
+    assert await reserving.isolated() == {"GPU-node1-0": "hard", "GPU-node1-1": "hard"}
+    await scheduler.give_back(back("node1", 0))
+    assert "medevac_I7.1_node1" in slurm.call("scontrol", "show", "reservation").stdout
+    await scheduler.give_back(back("node1", 1))
+    left = slurm.call("scontrol", "-o", "show", "reservation").stdout
+    slurm.call("scontrol", "delete", "ReservationName=medevac_mine")
+    assert re.findall(r"ReservationName=(\S+)", left) == ["medevac_mine"], "not of our making"
+
+
+async def test_a_reservation_that_is_refused_leaves_the_node_drained(
+    slurm: Cluster, tmp_path: Path, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("medevac.adapters.schedulers.slurm.reserve.getpass.getuser", lambda: "no-such-user")
+    reserving = made(slurm, tmp_path, reserve_repairs=True)
+    await reserving.isolate(hard("node1"))
+    assert await scheduler.isolated() == {"GPU-node1-0": "hard"}
+    assert "medevac_" not in slurm.call("scontrol", "show", "reservation", check=False).stdout
+
+
+def repair(node: str, how: str = "reboot", id_: str = "mend") -> Repair:
+    return Repair(id=id_, cause="I7.1", node=node, gpu=f"GPU-{node}-0", how=how)  # type: ignore[arg-type]
+
+
+async def test_a_node_is_rebooted_by_slurm_and_comes_back(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    number = slurm.submit("sleep 3", "-N1", "--nodelist=node2")
+    slurm.wait_state(number, "RUNNING")
+    reserving = made(slurm, tmp_path, reserve_repairs=True)
+    await reserving.restrict(low("node2", 0))
+    await reserving.isolate(hard("node2"))
+    with pytest.raises(OutcomeUnknown, match="under way"):
+        await reserving.repair(repair("node2"))
+    assert "REBOOT" in shown(slurm, "node2", "State")[0]
+    assert slurm.state(number) == "RUNNING", "what runs there may end first"
+    assert await scheduler.isolated() == {"GPU-node2-0": "hard"}
+    until((slurm.folder / "rebooted").exists, "Slurm runs the RebootProgram")
+    again = made(slurm, tmp_path)
+    with pytest.raises(OutcomeUnknown):
+        await again.repair(repair("node2"))
+    slurm.kill("node2")
+    slurm.start_node("node2", booted=True)
+    until(lambda: shown(slurm, "node2", "State")[0].startswith("IDLE"), "node2 is back")
+    await again.repair(repair("node2"))
+    await again.repair(repair("node2"))
+    assert await again.isolated() == {}
+    assert weight(slurm, "node2") == "1"
+    assert "medevac_" not in slurm.call("scontrol", "show", "reservation", check=False).stdout
+    until(lambda: shown(slurm, "node2", "State") == ("IDLE",), "node2 takes work")
+
+
+async def test_what_a_reboot_would_bring_back_too_is_not_rebooted(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    await scheduler.isolate(hard("node2", 0))
+    await scheduler.isolate(hard("node2", 1))
+    with pytest.raises(Unsupported, match="GPU-node2-1 is out as well"):
+        await scheduler.repair(repair("node2"))
+    with pytest.raises(Unsupported, match="reset"):
+        await scheduler.repair(repair("node2", "reset"))
+    assert "REBOOT" not in shown(slurm, "node2", "State")[0]
+
+
+async def test_a_person_who_takes_the_node_back_ends_the_reboot(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    number = slurm.submit("sleep 60", "-N1", "--nodelist=node2")
+    slurm.wait_state(number, "RUNNING")
+    await scheduler.isolate(hard("node2"))
+    with pytest.raises(OutcomeUnknown):
+        await scheduler.repair(repair("node2"))
+    await scheduler.give_back(back("node2", 0))
+    state = shown(slurm, "node2", "State")[0]
+    assert "DRAIN" not in state
+    assert "REBOOT" not in state
+    with pytest.raises(Refused, match="called off"):
+        await scheduler.repair(repair("node2"))
+    await scheduler.isolate(replace(hard("node2"), id="out-again"))
+    with pytest.raises(OutcomeUnknown):
+        await scheduler.repair(repair("node2", id_="mend-again"))
+    slurm.call("scontrol", "cancel_reboot", "node2")
+    with pytest.raises(Refused, match="called off"):
+        await scheduler.repair(repair("node2", id_="mend-again"))
+    assert await scheduler.isolated() == {"GPU-node2-0": "hard"}, "it stays drained"
+
+
+# --- counted accelerators --------------------------------------------------------------------------------------------
+
+
+async def test_one_of_counted_accelerators_is_left_out(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    counting = made(slurm, tmp_path, counted_gres="accel")
+    out = Isolate(id="out", cause="I7", node="node3", gpu="GPU-node3-0", mode="soft")
+    for _ in range(2):
+        await counting.isolate(out)
+    assert shown(slurm, "node3", "Gres", "State") == ("accel:1", "IDLE")
+    assert await counting.isolated() == {"GPU-node3-0": "soft"}
+    slurm.call("scontrol", "reconfigure")
+    until(lambda: shown(slurm, "node3", "Gres") == ("accel:2",), "Slurm has forgotten it")
+    await counting.cluster()
+    assert shown(slurm, "node3", "Gres") == ("accel:1",)
+    await counting.isolate(Isolate(id="both", cause="I7", node="node3", gpu="GPU-node3-1", mode="soft"))
+    assert "DRAIN" in shown(slurm, "node3", "State")[0], "none would be left: the node is drained"
+    for gpu in (1, 0):
+        await counting.give_back(back("node3", gpu))
+    assert shown(slurm, "node3", "Gres", "State") == ("accel:2", "IDLE")
+    assert await counting.look.comment("node3") == ""
+
+
+async def test_a_gres_with_files_is_never_counted_down(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    counting = made(slurm, tmp_path, counted_gres="gpu")
+    await counting.isolate(hard("node0"))
+    gres, state = shown(slurm, "node0", "Gres", "State")
+    assert (gres, "DRAIN" in state) == ("gpu:2", True)
+    assert await counting.look.comment("node0") == ""
+    await counting.give_back(back("node0", 0))
+
+
+# --- what nodes check themselves --------------------------------------------------------------------------------------
+
+
+async def test_the_snippets_keep_work_off_a_node_with_a_fresh_fault(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    """Prolog and HealthCheckProgram as they are shipped; a drain of ours keeps its reason."""
+    await scheduler.isolate(hard("node2"))
+    reason = (await scheduler.look.node("node2")).reason
+    gpu_lost(slurm, "node1")
+    (slurm.folder / "checks").touch()
+    try:
+        until(lambda: "DRAIN" in shown(slurm, "node1", "State")[0], "node1 is drained")
+        assert "Xid 79" in (await scheduler.look.node("node1")).reason
+        assert (await scheduler.look.node("node2")).reason == reason
+        number = slurm.submit("true", "-N1", "--nodelist=node0")
+        slurm.wait_state(number, "COMPLETED")
+        assert await scheduler.isolated() == {"GPU-node2-0": "hard"}, "a drain by the site's own check is not ours"
+    finally:
+        (slurm.folder / "checks").unlink()
+        (slurm.folder / "kmsg" / "node1").write_text("")
+
+
+def test_node_check_sees_our_drain_and_nothing_where_slurm_is_silent(
+    slurm: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = slurm.folder / "kmsg" / "node1"
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    words = ["node-check", "--node", "node1", "--kernel-log", str(log)]
+    assert main(words) == 0
+    slurm.call("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=fan tray")
+    assert main(words) == 0
+    slurm.call("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=medevac[soft=GPU-1] I7: row remaps")
+    assert main(words) == 1
+    assert main([*words[:-1], str(tmp_path / "none")]) == 1, "an unreadable log hides no mark"
+    assert "taken out by Medevac: row remaps (I7)" in capsys.readouterr().out
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
+    assert main(words) == 0
+
+
+# --- monitor mode ----------------------------------------------------------------------------------------------------
+
+
+async def test_monitor_mode_changes_nothing_of_it(slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path) -> None:
+    await scheduler.restrict(low("node0", 0))
+    slurm.call("scontrol", "reconfigure")
+    until(lambda: weight(slurm, "node0") == "1", "Slurm has forgotten it")
+    site = SlurmSettings(topology=str(tmp_path / "topology.toml"), reserve_repairs=True, counted_gres="accel")
+    watching = SlurmScheduler(Commands(conf=str(slurm.conf), mode="monitor"), tmp_path / "watching", site)
+    mark = len(slurm.log)
+    await watching.cluster()
+    for order in (
+        lambda: watching.restrict(low("node1", 0)),
+        lambda: watching.isolate(hard("node1")),
+        lambda: watching.isolate(Isolate(id="c", node="node3", gpu="GPU-node3-0", mode="soft")),
+        lambda: watching.give_back(back("node0", 0)),
+    ):
+        with pytest.raises(Refused, match="monitor mode"):
+            await order()
+    with pytest.raises(Refused):
+        await watching.repair(repair("node1"))
+    changes = re.findall(r"REQUEST_(?:UPDATE|REBOOT|CREATE|DELETE|SET)\w*", slurm.log[mark:])
+    assert changes == []
+    assert "REQUEST_NODE_INFO" in slurm.log[mark:]
