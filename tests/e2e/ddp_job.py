@@ -56,6 +56,8 @@ def main() -> None:
         now = mine and step >= at
         time.sleep(SLOW_S if now and fault == "slow" else STEP_S)
         batch = next(rows)
+        if now and fault == "stuck":
+            wait_for_nothing()
         if now and fault == "nan":
             batch = batch * float("nan")
         if now and fault == "exception":
@@ -73,6 +75,10 @@ def main() -> None:
             save(model)
     client.heartbeat(STEPS, "end")
     dist.destroy_process_group()
+
+
+def wait_for_nothing() -> None:
+    time.sleep(3600)
 
 
 def batches(dies_at: int | None, *, workers: bool) -> Iterator[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""A real PyTorch job that goes wrong in seven ways, each named right, end to end through `medevac run`."""
+"""A real PyTorch job that goes wrong in eight ways, each named right, end to end through `medevac run`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.runs import JOB, Run
 
+from medevac.adapters.stacks import program
 from medevac.core.decision import Finding
 from medevac.core.diagnose_case import Diagnosis
 from medevac.core.events import AttemptEnded, AttemptExamined, StepReported
@@ -32,7 +33,9 @@ def start(tmp_path: Path, need: Callable[..., None]) -> Iterator[Start]:
     run = Run(tmp_path, ranks=RANKS)
     run.env = {"GLOO_SOCKET_IFNAME": "lo"}
 
-    def begin(fault: str, *options: str, at: int = SOON) -> Run:
+    def begin(fault: str, *options: str, at: int = SOON, policy: str = "") -> Run:
+        with (tmp_path / "policy.toml").open("a") as out:
+            out.write(policy)
         run.train = [sys.executable, str(DDP_JOB), fault, str(CULPRIT), str(at), *options]
         run.start()
         return run
@@ -76,6 +79,17 @@ def test_a_stopped_rank_is_found_by_its_process(start: Start, options: tuple[str
     (seen,) = run.events(AttemptExamined)
     assert [clue.rank for clue in seen.clues] == [CULPRIT]
     assert [end.why for end in run.events(AttemptEnded)] == ["stopped"]
+
+
+def test_a_rank_that_waits_for_nothing_is_found_by_its_stack(start: Start, need: Callable[..., None]) -> None:
+    need("py-spy", present=program() is not None)
+    run = start("stuck", at=2 * SOON, policy="stacks = true\npatience_s = 1.0\n")
+    said = diagnosis(run)
+    assert (said.cause, said.symptom) == ("unknown", "hang")
+    assert said.suspects[0].rank == CULPRIT
+    clues = [clue for event in run.events(AttemptExamined) for clue in event.clues]
+    assert {(clue.signature, clue.rank) for clue in clues} == {("stack-outside", CULPRIT)}
+    assert "wait_for_nothing (ddp_job.py:" in clues[0].text
 
 
 def test_a_slow_rank_is_named_while_it_runs(start: Start) -> None:

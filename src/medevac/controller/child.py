@@ -75,6 +75,7 @@ class LocalPorts:
         self.checkpoints = kill.armed("checkpoints", FolderCheckpoints(writer=store.identity), state)
         self.notifier = kill.armed("notifier", LogNotifier(state / "pages.jsonl"), state)
         self._cluster = settings.cluster
+        self._gpus: dict[str, NodeFolder | NvmlSource] = {}
 
     def fence(self) -> None:
         self.lease.check()
@@ -84,11 +85,16 @@ class LocalPorts:
             folder = Path(self._cluster)
             topology = load_topology(folder / "topology.toml")
             logs = [KernelLog(path, name, clock=self.clock) for name, path in topology.kernel_logs.items()]
-            return (*logs, *(NodeFolder(folder / node.name, node.name, clock=self.clock) for node in topology.nodes))
+            folders = [NodeFolder(folder / node.name, node.name, clock=self.clock) for node in topology.nodes]
+            return (*logs, *map(self._shows_loads, folders))
         node = machine.node_name()
         readable = KERNEL.exists() and os.access(KERNEL, os.R_OK)
         kernel = (kernel_log(KERNEL, node, clock=self.clock),) if readable else ()
-        return (*kernel, NvmlSource(node, clock=self.clock))
+        return (*kernel, self._shows_loads(NvmlSource(node, clock=self.clock)))
+
+    def _shows_loads(self, source: NodeFolder | NvmlSource) -> NodeFolder | NvmlSource:
+        """The first of that name: it is the one that is followed."""
+        return self._gpus.setdefault(source.name, source)
 
     def job_sources(self, job: str) -> Sequence[Source]:
         spec = files.load(self.state / "jobs" / job / "spec.json", JobSpec)
@@ -112,7 +118,9 @@ class LocalPorts:
         folder = self.state / "jobs" / look.job
         spec = files.load(folder / "spec.json", JobSpec)
         dumps = spec.policy.flight_recorder if spec else None
-        return await examine(look, files.Attempt(folder / "attempts" / str(look.attempt)), dumps, self.clock.now())
+        loads = {gpu: load for source in self._gpus.values() for gpu, load in source.loads().items()}
+        attempt = files.Attempt(folder / "attempts" / str(look.attempt))
+        return await examine(look, attempt, dumps, self.clock.now(), loads)
 
     async def submissions(self, known: Collection[str]) -> tuple[JobSubmitted, ...]:
         found = []

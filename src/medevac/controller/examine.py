@@ -1,5 +1,6 @@
 """An attempt that makes no progress, looked at: which rank's process is stopped, stuck in the kernel or gives no sign
-of life, and what the NCCL flight recorders say. Only reading, for a short time, and nothing seen is no error.
+of life, what the NCCL flight recorders say, at what the ranks are, and how busy their GPUs. Only reading, for a short
+time, and nothing seen is no error.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from medevac.adapters.schedulers.local import processes
 from medevac.adapters.schedulers.local.family import Family
 from medevac.adapters.schedulers.local.files import Attempt, Plan
 from medevac.adapters.schedulers.local.processes import Process
+from medevac.adapters.stacks import read_stacks
 from medevac.core.actions import ExamineAttempt
 from medevac.core.diagnose_case import Clue
 from medevac.core.events import AttemptExamined, RankPlace
 from medevac.core.flight_recorder import analyse
+from medevac.core.stacks import Load, of_loads, of_stacks
 from medevac.decode.fr_dump_files import read_dumps, stall_clues
 
 LONGEST_S = 3.0
@@ -34,9 +37,17 @@ MOST_CLUES = 32
 log = structlog.get_logger(__name__)
 
 
-async def examine(look: ExamineAttempt, attempt: Attempt, dumps: str | None, now: float) -> tuple[AttemptExamined, ...]:
-    """A local attempt; `dumps` is the folder or file prefix of its flight recorders, None: as PyTorch was told."""
-    return await _soon(look, now, lambda: _local(look, attempt, dumps))
+async def examine(
+    look: ExamineAttempt,
+    attempt: Attempt,
+    dumps: str | None,
+    now: float,
+    loads: Mapping[str, tuple[Load, ...]] | None = None,
+) -> tuple[AttemptExamined, ...]:
+    """A local attempt; `dumps` is the folder or file prefix of its flight recorders, None: as PyTorch was told; `loads`
+    what the last readings say of each GPU, by UUID.
+    """
+    return await _soon(look, now, lambda: _local(look, attempt, dumps, loads or {}))
 
 
 async def examine_files(
@@ -97,14 +108,21 @@ def silent_ranks(folder: Path, silent_s: float, started: float, nodes: Mapping[i
     ]
 
 
-def _local(look: ExamineAttempt, attempt: Attempt, dumps: str | None) -> list[Clue]:
+def _local(
+    look: ExamineAttempt, attempt: Attempt, dumps: str | None, loads: Mapping[str, tuple[Load, ...]]
+) -> list[Clue]:
     plan = attempt.plan
     if plan is None:
         return []
     ranks = _ranks(attempt, plan)
     nodes = {planned.place.rank: planned.place.node for planned in plan.ranks}
     prefix = dumps or _prefix(ranks.values())
-    return [*_states(ranks, nodes), *_recorded(prefix, max(plan.at, look.since), nodes)]
+    clues = [*_states(ranks, nodes), *_recorded(prefix, max(plan.at, look.since), nodes)]
+    if look.stacks:
+        clues += of_stacks(read_stacks({rank: process.pid for rank, process in ranks.items()}), nodes)
+    places = (planned.place for planned in plan.ranks)
+    by_rank = {place.rank: tuple(one for gpu in place.gpus for one in loads.get(gpu, ())) for place in places}
+    return [*clues, *of_loads(by_rank, nodes)]
 
 
 def _ranks(attempt: Attempt, plan: Plan) -> dict[int, Process]:

@@ -21,6 +21,9 @@ WAITED_FOR = {
     "process-blocked": "its process waits in the kernel and cannot be interrupted",
     "monitored-barrier": "the others waited for it in a barrier",
     "jax-heartbeat": "its heartbeat stopped",
+    "stack-outside": "is elsewhere in the program while most wait at one place (stacks)",
+    "stack-loader": "waits for its data while most wait at one place (stacks)",
+    "gpu-idle": "its GPU is idle while those of most are busy",
     "reports-behind": "reported a lower step than the others",
     "cuda-oom": "ran out of memory while enough was free",
 }

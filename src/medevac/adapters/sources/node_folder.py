@@ -11,6 +11,7 @@ import msgspec
 from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.tail import Line, Tail
 from medevac.core.events import EccCounted, EnvironmentSeen
+from medevac.core.stacks import Load
 from medevac.ports.clock import Clock
 from medevac.ports.errors import Unavailable
 
@@ -37,6 +38,12 @@ class _Gpu(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
 
 
+class _Busy(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: str
+    utilization: float | None = None
+    power_w: float | None = None
+
+
 class NodeFolder:
     """Sensors as they change; counters of each GPU when they change and every `period_s`.
 
@@ -51,6 +58,18 @@ class NodeFolder:
         self._period_s = period_s
         self._clock = clock or SystemClock()
         self._told: dict[str, tuple[_Gpu, float]] = {}
+
+    def loads(self) -> dict[str, tuple[Load, ...]]:
+        """How busy each GPU is now, by UUID, where its file says so (percent, Watts)."""
+        found = {}
+        for path in sorted(self._folder.glob("gpu[0-9]*.json")):
+            try:
+                gpu = msgspec.json.decode(path.read_bytes(), type=_Busy)
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            if gpu.utilization is not None:
+                found[gpu.uuid] = (Load(utilization=gpu.utilization, power_w=gpu.power_w),)
+        return found
 
     async def follow(self, cursor: str) -> AsyncIterator[tuple[Seen, str]]:
         """The cursor is the place in `env.jsonl`."""

@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -16,11 +17,15 @@ import msgspec
 from medevac.adapters.clock import SystemClock
 from medevac.adapters.sources.nvml_child import Reading
 from medevac.core.events import EccCounted, Gpu
+from medevac.core.stacks import Load
 from medevac.ports.clock import Clock
 from medevac.ports.errors import BadReply, Unavailable
 
 DEADLINE_SECONDS = 15.0
 """NVML takes seconds to start on a node of 8 GPUs without the persistence daemon; then it answers in milliseconds."""
+
+LAST = 3
+"""Readings that are kept of how busy a GPU is."""
 
 _CHILD = (sys.executable, "-P", "-m", "medevac.adapters.sources.nvml_child")
 
@@ -100,6 +105,15 @@ class NvmlSource:
         self._period_s = period_s
         self._clock = clock or SystemClock()
         self._child = child or NvmlChild()
+        self._recent: deque[tuple[Reading, ...]] = deque(maxlen=LAST)
+
+    def loads(self) -> dict[str, tuple[Load, ...]]:
+        """How busy each GPU was in the last readings, by UUID."""
+        found: dict[str, tuple[Load, ...]] = {}
+        for reading in (one for readings in self._recent for one in readings if one.utilization is not None):
+            load = Load(utilization=reading.utilization or 0.0, power_w=reading.power_w)
+            found[reading.uuid] = (*found.get(reading.uuid, ()), load)
+        return found
 
     async def follow(self, cursor: str) -> AsyncIterator[tuple[EccCounted, str]]:
         """The cursor is the time of the last reading; there is nothing to go back to."""
@@ -107,6 +121,7 @@ class NvmlSource:
             while True:
                 readings = await asyncio.to_thread(self._child.ask)
                 at = self._clock.now()
+                self._recent.append(readings)
                 for reading in readings:
                     if event := self._counted(reading, at):
                         yield event, f"{at:.3f}"

@@ -15,7 +15,9 @@ import pynvml as nvml
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU now: aggregate ECC counts over its life, rows remapped, degrees Celsius."""
+    """One GPU now: aggregate ECC counts over its life, rows remapped, degrees Celsius, percent of the last second or so
+    in which a kernel ran, Watts.
+    """
 
     index: int
     uuid: str
@@ -24,6 +26,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     dbe: int | None = None
     remapped_rows: int | None = None
     temperature: float | None = None
+    utilization: float | None = None
+    power_w: float | None = None
 
 
 def read() -> list[Reading]:
@@ -41,6 +45,8 @@ def _reading(index: int, gpu: Any) -> Reading:
         dbe=_errors(gpu, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED),
         remapped_rows=rows[0] + rows[1] if rows else None,
         temperature=_try(lambda: float(nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU))),
+        utilization=_try(lambda: float(nvml.nvmlDeviceGetUtilizationRates(gpu).gpu)),
+        power_w=_try(lambda: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000),
     )
 
 
