@@ -5,7 +5,8 @@
 A suspect of null says that nobody should be named; a part of it that is null is not asserted.
 
 `--split blind` takes the cases of an author who had not seen the rules, `blind-read` the half of them (by a hash of the
-incident) that rules were mended on afterwards, `blind-unread` the other half.
+incident) that rules were mended on afterwards, `blind-unread` the other half; `fresh` the cases of another one, who had
+not seen the signatures either; `others` both.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from medevac.decode.joblog_kernel import kernel_clues
 TESTS = Path(__file__).parents[1] / "tests"
 CASES = TESTS / "scenario" / "diagnosis" / "cases.jsonl"
 BLIND = TESTS / "unit" / "diagnosis" / "blind_cases.jsonl"
+FRESH = TESTS / "unit" / "diagnosis" / "fresh_cases.jsonl"
 UNKNOWN = "unknown"
 
 GREP = (
@@ -68,6 +70,19 @@ def read_cases(path: Path, split: str | None) -> list[Labelled]:
     """The cases of a file, or of one split of it. Rows may use other names (`expected_class`)."""
     rows = [msgspec.json.decode(line) for line in path.read_bytes().splitlines() if line.strip()]
     return [_labelled(row) for row in rows if split is None or row.get("split", blind_half(row)) == split]
+
+
+def chosen(path: Path, split: str | None) -> list[Labelled]:
+    """The cases that the command line asks for."""
+    match split:
+        case "fresh":
+            return read_cases(FRESH, None)
+        case "others":
+            return [*read_cases(BLIND, None), *read_cases(FRESH, None)]
+        case "blind" | "blind-read" | "blind-unread":
+            return read_cases(BLIND, None if split == "blind" else split)
+        case _:
+            return read_cases(path, split)
 
 
 def blind_half(row: dict[str, Any]) -> str:
@@ -202,12 +217,11 @@ def main() -> None:
     """Print it all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=Path, default=CASES)
-    parser.add_argument("--split", help="held, built, blind, blind-read or blind-unread")
+    parser.add_argument("--split", help="held, built, blind, blind-read, blind-unread, fresh or others")
     parser.add_argument("--wrong", action="store_true", help="list the cases that are answered wrongly or not at all")
     parser.add_argument("--speed", type=int, default=0, metavar="MB")
     given = parser.parse_args()
-    blind = str(given.split).startswith("blind")
-    cases = read_cases(BLIND if blind else given.cases, None if given.split == "blind" else given.split)
+    cases = chosen(given.cases, given.split)
     verdicts = [(case, ours(case)) for case in cases]
     by_case = {id(case): said.cause for case, said in verdicts}
     print(f"{len(cases)} cases, {sum(case.label == UNKNOWN for case in cases)} of them rightly unknown")

@@ -48,6 +48,17 @@ def test_suspects_are_named_rightly_more_often_than_not(bench: ModuleType) -> No
     assert sum(innocent) / len(innocent) >= 0.8
 
 
+def test_cases_of_a_second_author_are_answered_rightly(bench: ModuleType) -> None:
+    cases = bench.read_cases(bench.FRESH, None)
+    said = [(case, bench.ours(case)) for case in cases]
+    answered = [(case, one.cause) for case, one in said if one.cause != "unknown"]
+    named = [bench.agrees(case.suspect, one.suspects[0]) for case, one in said if one.suspects]
+    assert len(cases) == 32
+    assert all(cause in (case.label, *case.also) for case, cause in answered)
+    assert len(answered) >= 26
+    assert sum(named) / len(named) >= 0.9
+
+
 def test_an_incident_is_on_one_side_of_the_split(bench: ModuleType) -> None:
     read, unread = (bench.read_cases(bench.BLIND, split) for split in ("blind-read", "blind-unread"))
     assert len(read) + len(unread) == 90

@@ -61,7 +61,7 @@ class NodeFolder:
 
     def loads(self) -> dict[str, tuple[Load, ...]]:
         """How busy each GPU is now, by UUID, where its file says so (percent, Watts)."""
-        found = {}
+        found: dict[str, tuple[Load, ...]] = {}
         for path in sorted(self._folder.glob("gpu[0-9]*.json")):
             try:
                 gpu = msgspec.json.decode(path.read_bytes(), type=_Busy)
