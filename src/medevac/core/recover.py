@@ -124,8 +124,9 @@ def _resolved(job: Job, view: View, trigger: Trigger, policy: Policy) -> Trigger
         on = _next(job, view, policy) or on
     if on == "good-checkpoint" and newest_clean(job, view.doubts) != job.chosen:
         on = _next(job, view, policy) or "bad-checkpoint"
-    if on in {"nothing-saved", "good-checkpoint"} and places(job, view, policy) is None:
-        on = "no-place"
+    goes_on = on in {"nothing-saved", "good-checkpoint"} or (job.state, on) == ("backing-off", "due")
+    if goes_on and places(job, view, policy) is None:
+        on = "no-place"  # before files are read for nothing, as well
     why = trigger.why if on == trigger.on else ""
     return Trigger(
         machine="job", who=trigger.who, on=on, why=why, cause=trigger.cause or job.cause, blames=trigger.blames

@@ -136,21 +136,19 @@ def test_where_too_little_is_in_service_it_is_paged_once_and_tried_for_ever() ->
     assert told.view.jobs["job"].attempt == 2
 
 
-def test_a_checkpoint_that_is_verified_again_pages_no_second_time() -> None:
+def test_without_a_place_no_checkpoint_is_read_and_it_is_paged_once() -> None:
     told = running(Told(DEMO), ranks=12)
     told.tell(sealed(told, 10, 3.0))
     end(told, 5.0)
-    pages = []
     for node in range(4):
         told.tell(*(xid(79, f"g{node}{gpu}", 20.0) for gpu in range(3)))
         told.settle(20.5)
-    for _ in range(3):
-        told.tell(ev.TimePassed(at=max(told.view.deadline() or 0.0, told.view.now)))
-        verified = told.tell(ev.CheckpointVerified(at=told.view.now, job="job", step=10, ok=True))
-        pages += [action for action in verified.actions if isinstance(action, Page) and "job job" in action.text]
-        told.settle(told.view.now)
-    assert told.view.jobs["job"].denied == "no-place"
-    assert len(pages) == 1
+    done = [told.tell(ev.TimePassed(at=max(told.view.deadline() or 0.0, told.view.now))).actions for _ in range(4)]
+    actions = [action for actions in done for action in actions]
+    assert [action.text for action in actions if isinstance(action, Page) and "job job" in action.text] == [
+        "job job: no healthy GPU is left to run it on"
+    ]
+    assert "VerifyCheckpoint" not in kinds(actions)
 
 
 def test_what_was_paged_while_paused_is_not_paged_again() -> None:
