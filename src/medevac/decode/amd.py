@@ -27,7 +27,8 @@ _PAGE = re.compile(
     re.IGNORECASE,
 )
 _RESET = re.compile(
-    r"(GPU reset (?:begin|end|succeeded)|GPU reset\(\d{1,6}\) (?:failed|succeeded)|Mode[12] reset failed)"
+    r"(GPU reset (?:begin|end|succeeded)|GPU mode[12] reset"
+    r"|GPU reset\(\d{1,6}\) (?:failed|succeeded)|Mode[12] reset failed)"
 )
 _TIMEOUT = re.compile(r"ring (?P<ring>[\w.]{1,32}) timeout")
 _EVENT = re.compile(r"(?P<severity>(?:un)?correctable) hardware error ?\((?P<error>\w{1,40})\) detected")

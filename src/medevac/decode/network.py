@@ -9,7 +9,8 @@ from medevac.decode.reading import Details, Reading, number, pci_address, put, p
 
 _IB_LINK = re.compile(r"([\w.-]{1,32}): Port: (\d{1,3}) Link (\w{2,12})")
 _IB_PORT = re.compile(r"([\w.-]{1,32}):? [Pp]ort:? (\d{1,3})[: ].{0,40}?\b(error|ERROR|PORT_ERR)\b")
-_NIC = re.compile(r"(?:NIC )?Link is (Up|Down)\b", re.IGNORECASE)
+_NIC = re.compile(r"(?:\w{2,12}: [\w.@-]{1,32} )?(?:NIC )?Link is (Up|Down)\b", re.IGNORECASE)
+_QUEUE = re.compile(r"NETDEV WATCHDOG: ([\w.@-]{1,32}) \(([\w-]{1,32})\): transmit queue (\d{1,4}) timed out")
 _CARRIER = re.compile(r"([\w.@-]{1,32}): (Lost|Gained) carrier", re.IGNORECASE)
 _BOND = re.compile(r"link status (?:definitely )?(down|up) for (?:\w{1,12} )?interface ([\w.@-]{1,32})")
 _PID = re.compile(r"\(pid (\d{1,10})\)")
@@ -59,6 +60,11 @@ _EFA = (
     ("Keep alive watchdog timeout", "keep alive timeout"),
     ("keep alive", "keep alive timeout"),
     ("ailed to process command", "command failed"),
+    ("didn't send any completion", "admin completion missing"),
+    ("Admin queue is closed", "admin queue closed"),
+    ("ailed to submit command", "command failed"),
+    ("can't reset device", "reset failed"),
+    ("Device isn't ready", "not ready"),
     ("unresponsive", "unresponsive"),
     ("device reset failed", "reset failed"),
 )
@@ -66,11 +72,25 @@ _EFA = (
 
 def parse(text: str) -> Reading | None:
     """Read a network adapter's line of the kernel."""
+    if text.startswith("NETDEV WATCHDOG: "):
+        return _stuck_queue(text)
     if "mlx5" in text:
         return _link(text) or _mlx5(text)
     if text.startswith(("efa ", "infiniband ")):
         return _efa(text) or _link(text)
     return _link(text) if "Link " in text or "link status " in text or ": Port: " in text else None
+
+
+def _stuck_queue(text: str) -> Reading | None:
+    """The kernel's own look at an adapter that sends no more: net/sched/sch_generic.c."""
+    match = _QUEUE.match(text)
+    if match is None:
+        return None
+    device, driver, queue = match.groups()
+    details: Details = {"event": "tx timeout", "device": device, "queue": int(queue)}
+    if driver == "mlx5_core":
+        return Reading("mlx5", details=details)
+    return Reading("eth_link", details={**details, "driver": driver, "state": "tx timeout"})
 
 
 def _link(text: str) -> Reading | None:

@@ -11,7 +11,7 @@ DEVICE = re.compile(rf"([\w-]{{1,32}}) ({PCI_PATTERN})(?: ([\w.@-]{{1,32}}))?(?:
 
 _RECEIVED = re.compile(
     r"(?P<multiple>Multiple )?(?P<severity>Uncorrect(?:ed|able) \((?:Non-)?Fatal\)|Correct(?:ed|able))"
-    r" error(?: message)? received"
+    r" error(?: message)?(?: received|$)"
     rf"(?:: | from )?(?P<source_pci>{PCI_PATTERN})?(?:id=(?P<requester_id>[0-9a-f]{{4}}))?",
     re.IGNORECASE,
 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Protocol
 
-Buffer = bytes | bytearray | memoryview
+NUMPY_PAYS = 150_000_000
+"""Bytes of a log in which it counts line ends faster by more than its import takes."""
 
 # Each is a piece of a fault's words that begins with four bytes rare in logs. The matcher looks for the beginnings in
 # sixteen groups, anchor n in group n % 16, so their order was searched for, for groups that let little else through. At
@@ -19,6 +21,11 @@ ANCHORS: tuple[bytes, ...] = (
     b"ck inj",  # Machine check injector initialized
     b"lable path",  # no available path
     b"Slot(",  # pciehp: Slot(4): Link Down
+    b"mce: ",
+    b"ory failure: 0x",  # Memory failure
+    b"yond end of dev",  # attempt to access beyond end of device
+    b"NETDEV WATCH",
+    b"ustreErr",
     b'AGE":[',  # a journal's MESSAGE as numbers
     b"carrier",  # Lost carrier
     b"Kill proc",  # Kill process
@@ -66,11 +73,18 @@ ANCHORS: tuple[bytes, ...] = (
 )
 
 
+GOING_ON = frozenset(map(ANCHORS.index, (b"AER: ", b"PCIe ", b"cieport 0", b"panic - not")))
+"""Anchors of facts that may go on in lines without an anchor."""
+
+Hit = tuple[int, int, int]
+"""Which anchor, where it begins and where it ends."""
+
+
 class Scanner(Protocol):
     """Finds anchors."""
 
-    def scan(self, data: Buffer, size: int) -> list[int]:
-        """Offsets in `data[:size]`, ascending, each of the first byte of an anchor; of two that overlap one will do."""
+    def scan(self, data: bytes | bytearray, size: int) -> list[Hit]:
+        """All in `data[:size]`, in order; of two that overlap one will do."""
 
 
 class PackedScanner:
@@ -79,12 +93,12 @@ class PackedScanner:
     def __init__(self, anchors: tuple[bytes, ...]) -> None:
         import ahocorasick_rs as ac
 
-        self._find: Callable[[Any], list[tuple[int, int, int]]] = ac.BytesAhoCorasick(
+        self._find: Callable[[Any], list[Hit]] = ac.BytesAhoCorasick(
             anchors, matchkind=ac.MatchKind.LeftmostFirst
         ).find_matches_as_indexes
 
-    def scan(self, data: Buffer, size: int) -> list[int]:
-        return [start for _, start, _ in self._find(data if size == len(data) else memoryview(data)[:size])]
+    def scan(self, data: bytes | bytearray, size: int) -> list[Hit]:
+        return self._find(data if size == len(data) else memoryview(data)[:size])
 
 
 class PlainScanner:
@@ -93,18 +107,15 @@ class PlainScanner:
     def __init__(self, anchors: tuple[bytes, ...]) -> None:
         self._anchors = anchors
 
-    def scan(self, data: Buffer, size: int) -> list[int]:
+    def scan(self, data: bytes | bytearray, size: int) -> list[Hit]:
         block = bytes(data[:size])
-        return sorted(at for word in self._anchors for at in _all(block, word))
-
-
-def _all(block: bytes, word: bytes) -> list[int]:
-    found = []
-    at = block.find(word)
-    while at >= 0:
-        found.append(at)
-        at = block.find(word, at + len(word))
-    return found
+        found: list[Hit] = []
+        for which, word in enumerate(self._anchors):
+            at = block.find(word)
+            while at >= 0:
+                found.append((which, at, at + len(word)))
+                at = block.find(word, at + len(word))
+        return sorted(found, key=itemgetter(1))
 
 
 @functools.cache
@@ -116,12 +127,12 @@ def make_scanner() -> Scanner:
         return PlainScanner(ANCHORS)
 
 
-def line_counter(size: int) -> Callable[[Buffer, int, int], int]:
+def line_counter(size: int) -> Callable[[bytes | bytearray, int, int], int]:
     """How line ends in `data[start:stop]` are counted, for an input of about `size` bytes (0: not known).
 
     Python counts single bytes one by one; numpy, where it is there, in vectors, once its import pays.
     """
-    if 0 < size < 150_000_000:
+    if 0 < size < NUMPY_PAYS:
         return _count
     try:
         import numpy as np
@@ -129,15 +140,13 @@ def line_counter(size: int) -> Callable[[Buffer, int, int], int]:
         return _count
     newline = np.uint8(10)
 
-    def count(data: Buffer, start: int, stop: int) -> int:
+    def count(data: bytes | bytearray, start: int, stop: int) -> int:
         if stop - start < 4096:
-            return _count(data, start, stop)
+            return data.count(b"\n", start, stop)
         return int(np.count_nonzero(np.frombuffer(data, np.uint8, stop - start, start) == newline))
 
     return count
 
 
-def _count(data: Buffer, start: int, stop: int) -> int:
-    return (
-        data.count(b"\n", start, stop) if isinstance(data, bytes | bytearray) else bytes(data[start:stop]).count(b"\n")
-    )
+def _count(data: bytes | bytearray, start: int, stop: int) -> int:
+    return data.count(b"\n", start, stop)

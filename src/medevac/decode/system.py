@@ -35,6 +35,13 @@ _BANK_STATUS = re.compile(r"Bank \d{1,3}: ([0-9a-f]{16})\b")
 _UNCORRECTED = 1 << 61  # UC of IA32_MCi_STATUS and MCA_STATUS: Intel SDM 3B 17.3.2.2, AMD APM 2 chapter 9
 _AMD_MCE = re.compile(r"\[Hardware Error\]: (?P<severity>Corrected|Uncorrected|Deferred)[\w, ]{0,40} error")
 _EDAC = re.compile(r"EDAC (?P<controller>[\w ]{1,24}): (?P<count>\d{1,9}) (?P<class>CE|UE) (?P<error>[^(]{1,100})")
+_UNDECODED = (
+    (re.compile(r"mce: .{0,40}(?:Processor context corrupt|Uncorrected (?:hardware memory )?error)"), "UE"),
+    (re.compile(r"mce: CPUs not responding to MCE broadcast"), "UE"),
+    (re.compile(r"mce: CPU\d{1,5}: \d{1,9} Corrected error|mce: CMCI storm detected"), "CE"),
+)
+_POISONED = re.compile(r"Memory failure: (?P<address>0x[0-9a-f]{1,16}): (?P<outcome>.{1,100})")
+_KILLS = re.compile(r"(?:Killing|Sending SIGBUS to) (.{1,64}?):(\d{1,10}) due to")
 _IBECC = "HANDLING IBECC MEMORY ERROR"
 _REPEAT_NOTE = re.compile(r"Machine check events logged")
 
@@ -55,7 +62,14 @@ _DISK = (
         ),
         "read-only",
     ),
+    (re.compile(r"(?:XFS|BTRFS) \((?P<device>[\w.-]{1,32})\): [Rr]emounting filesystem read-only"), "read-only"),
+    (re.compile(r"EXT4-fs \((?P<device>[\w.-]{1,32})\): I/O error while writing superblock"), "superblock write error"),
     (re.compile(r"EXT4-fs error \((?:device )?(?P<device>[\w.-]{1,32})\)"), "filesystem error"),
+    (re.compile(r"(?P<device>)attempt to access beyond end of device"), "beyond end of device"),
+    (
+        re.compile(r"LustreError: [\d-]{1,12}: (?P<device>[\w.-]{1,64}): This client was evicted"),
+        "evicted",
+    ),
     (re.compile(r"BTRFS (?:error|critical)[^(]{0,20}\(device (?P<device>[\w.-]{1,32})"), "filesystem error"),
     (re.compile(r"block (?P<device>[\w.-]{1,32}): no (?:available|usable) path"), ""),
     (
@@ -153,15 +167,30 @@ def _machine_check(text: str) -> Reading | None:
                 "error": match["error"].strip(),
             },
         )
+    for pattern, kind in _UNDECODED:
+        if pattern.search(text):
+            return Reading("mce", details={"class": kind, "error": text.partition("mce: ")[2][:100]})
     if _IBECC in text:
         return Reading("mce", details={"event": "ibecc"})
     return Reading("mce", details={"event": "logged"}) if _REPEAT_NOTE.search(text) else None
 
 
+def _memory_failure(text: str) -> Reading | None:
+    """A page of host memory that an uncorrected error took: mm/memory-failure.c."""
+    details: Details = {}
+    if not put(details, _POISONED, text):
+        return None
+    details["class"] = "UE"
+    killed = _KILLS.search(text)
+    pid, process = (int(killed[2]), killed[1]) if killed else (None, None)
+    return Reading("mce", pid=pid, process=process, details=details)
+
+
 def _disk(text: str) -> Reading | None:
     for pattern, event in _DISK:
         if match := pattern.search(text):
-            return Reading("disk", details={"device": match["device"], **({"event": event} if event else {})})
+            details: Details = {"device": match["device"]} if match["device"] else {}
+            return Reading("disk", details={**details, "event": event} if event else details)
     return None
 
 
@@ -174,7 +203,9 @@ PARSERS: tuple[tuple[tuple[str, ...], Callable[[str], Reading | None]], ...] = (
     (("segfault",), _segfault),
     (("peermem",), _peermem),
     (("temperature", "power limit"), _thermal),
-    (("[Hardware Error]", "EDAC ", "Machine check"), _machine_check),
+    (("[Hardware Error]", "EDAC ", "Machine check", "mce: "), _machine_check),
+    (("Memory failure: ",), _memory_failure),
+    (("beyond end", "LustreError", "read-only"), _disk),
     (("I/O error", " error, dev", "-fs ", "BTRFS", "nvme", "XFS", "Disk failure", "failing I/O", "e path"), _disk),
     (("Comm: ",), _panic_detail),
 )
