@@ -89,6 +89,9 @@ def test_a_node_with_all_that_is_changed_of_it() -> None:
     assert not node.usable
     (unread,) = parse.nodes(NODE.replace(" Weight=99", "").replace("BootTime=2026-12-01T02:32:31", "BootTime=None"))
     assert (unread.complete, unread.boot) == (False, "")
+    bare = "AvailableFeatures=a,medevac_restricted ActiveFeatures=a,medevac_restricted "  # 24.05 has none of it then
+    (plain,) = parse.nodes(NODE.replace(bare, ""))
+    assert (plain.complete, plain.features, plain.active) == (True, (), ())
     (maintained,) = parse.nodes(NODE.replace("IDLE+DRAIN+REBOOT_REQUESTED", "IDLE+MAINTENANCE+RESERVED"))
     assert not maintained.usable
 

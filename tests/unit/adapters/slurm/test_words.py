@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medevac.adapters.schedulers.slurm import pointers
+from medevac.adapters.schedulers.slurm import SlurmScheduler, pointers, watching
 from medevac.adapters.schedulers.slurm.commands import Commands, reads_only
 from medevac.adapters.schedulers.slurm.marks import DrainTag, HoldMark, drain_tag, hold_mark, with_mark, without_mark
+from medevac.adapters.schedulers.slurm.memory import JobMemory
 from medevac.adapters.schedulers.slurm.optin import policy
 from medevac.adapters.schedulers.slurm.paths import errors, output
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
@@ -247,3 +248,22 @@ async def test_monitor_mode_runs_nothing_else(tmp_path: Path) -> None:
 async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="MEDEVAC_SLURM_PREFIX"):
         await Commands(prefix=str(tmp_path)).run("squeue")
+
+
+# --- numbers that come again ------------------------------------------------------------------------------------------
+
+
+def test_a_number_that_slurm_gives_again_is_another_job(tmp_path: Path) -> None:
+    scheduler = SlurmScheduler(Commands(prefix=str(tmp_path)), tmp_path / "state")
+    first = job(start="2026-11-30T23:16:02", submit="2026-11-30T23:10:00", restarts=2)
+    memory = JobMemory(name=scheduler.name_of(first), slurm=first.id, submit=first.submit)
+    scheduler.memory.save(watching.with_start(memory, first, (), JobPolicy(), 1.0))
+    assert scheduler.name_of(first) == "slurm-17"
+    assert scheduler.name_of(job(restarts=3, submit="2026-12-01T02:00:00")) == "slurm-17", "requeued"
+    second = job(submit="2026-12-24T01:00:00", start="2026-12-24T01:00:05")
+    name = scheduler.name_of(second)
+    assert name == "slurm-17.1798074000"
+    other = JobMemory(name=name, slurm="17", submit=second.submit)
+    scheduler.memory.save(watching.with_start(other, second, (), JobPolicy(), 2.0))
+    assert scheduler.name_of(second) == name
+    assert [memory.runs[-1].started.attempt for memory in scheduler.memory.jobs().values()] == [3, 1]

@@ -190,7 +190,7 @@ def _node(record: str) -> SlurmNode:
         weight=int(_get(record, "Weight") or 1),
         features=_words(available or _get(record, "Features")),
         active=_words(active),
-        complete=all(f" {key}=" in record for key in ("Weight", "AvailableFeatures", "ActiveFeatures")),
+        complete=all(f" {key}=" in record for key in ("State", "Weight", "BootTime")),
         boot=boot if seconds(boot) else "",
         comment=comment[1] if comment else "",
         reason=reason[1].strip() if reason else "",
@@ -255,8 +255,10 @@ _INDEX = re.compile(r"gpu[^,(]*\(IDX:([0-9,-]+)\)")
 
 
 def job_detail(text: str, name: str) -> JobDetail:
-    """`scontrol -d -o show job ID`; `name` is the job's own name, whose text is left out of the reading."""
-    record = text.replace(f"JobName={name} ", "JobName= ", 1)
+    """`scontrol -d -o show job ID`, of a heterogeneous job with all of its parts; `name` is the job's own name, whose text
+    is left out of the reading.
+    """
+    record = text.replace(f"JobName={name} ", "JobName= ")
     excluded = _EXCLUDED.search(record)
     gpus: dict[str, tuple[int, ...]] = {}
     for hosts, gres in _DETAIL.findall(record):

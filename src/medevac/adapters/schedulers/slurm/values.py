@@ -46,8 +46,8 @@ class SlurmJob(Value, frozen=True, kw_only=True):
 
 
 class SlurmNode(Value, frozen=True, kw_only=True):
-    """One node. `states` are the words of `State=` (IDLE, DRAIN, NOT_RESPONDING for the trailing `*`); `complete`: its
-    weight and features were told; `boot` in ISO and UTC, "" for unknown.
+    """One node. `states` are the words of `State=` (IDLE, DRAIN, NOT_RESPONDING for the trailing `*`); `complete`: what
+    stands around its weight and features was told (24.05 leaves features out where there are none); `boot` in ISO and UTC, "" for unknown.
     """
 
     name: str
