@@ -1,4 +1,5 @@
-"""What needs a GPU: the capture into pinned memory, the check of gradients, the Guard's wait, NVML's counters.
+"""What needs a GPU: the capture into pinned memory, the check of gradients, the Guard's wait, NVML's counters,
+the replica hash.
 
     make gpu-check        or        python benchmarks/torch_gpu.py [--json]
 
@@ -22,6 +23,7 @@ from medevac.torch import CheckpointManager, Guard
 from medevac.torch.bridge import Bridge
 from medevac.torch.ecc import EccWatch
 from medevac.torch.place import here
+from medevac.torch.replica_hash import hash_tensors, on_device
 
 LIMIT_S = 60.0
 
@@ -117,6 +119,24 @@ def ecc_row() -> dict[str, object]:
     return {"gpu": here().gpu, "pci": here().pci, "uncorrected": count}
 
 
+def replica_hash_rows() -> dict[str, object]:
+    """The Triton kernel against the CPU's hash, odd sizes too; and 1 GiB against a device copy of the same."""
+    torch.manual_seed(0)
+    sizes = (0, 1, 7, 8, 4097, 8 << 20, (64 << 20) + 13)
+    tensors = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
+    tensors += [torch.randn(1001, 17).bfloat16(), torch.randn(300, 200).T, torch.tensor(3.5)]
+    equal = hash_tensors([tensor.cuda() for tensor in tensors]) == hash_tensors(tensors)
+    data = torch.randint(0, 256, (1 << 30,), dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(data)
+    copy, took = device_seconds(lambda: target.copy_(data)), device_seconds(lambda: on_device(data))
+    return {
+        "replica_hash_bit_equal": equal,
+        "replica_hash_gb_s": round(data.numel() / took / 1e9, 1),
+        "device_copy_gb_s": round(data.numel() / copy / 1e9, 1),
+        "replica_hash_rate_vs_device_copy": round(copy / took, 3),
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
@@ -127,9 +147,9 @@ def main() -> int:
         return 0
     rows["device"] = torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as name:
-        rows |= ecc_row() | checkpoint_rows(Path(name)) | guard_row(Path(name))
+        rows |= ecc_row() | checkpoint_rows(Path(name)) | guard_row(Path(name)) | replica_hash_rows()
     print(json.dumps(rows) if given.json else "\n".join(f"{key}: {value}" for key, value in rows.items()))
-    return 0 if rows.get("checkpoint_bit_equal") else 1
+    return 0 if rows.get("checkpoint_bit_equal") and rows.get("replica_hash_bit_equal") else 1
 
 
 if __name__ == "__main__":

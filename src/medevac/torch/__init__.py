@@ -23,9 +23,21 @@ if TYPE_CHECKING:
     from medevac.torch.history import Resumed
     from medevac.torch.lineage import newest_clean
     from medevac.torch.links import Link
+    from medevac.torch.replica_check import ReplicaCheck
     from medevac.torch.stop import Stop
 
-__all__ = ["Check", "CheckpointManager", "Finding", "GlobalBatches", "Guard", "Link", "Resumed", "Stop", "newest_clean"]
+__all__ = [
+    "Check",
+    "CheckpointManager",
+    "Finding",
+    "GlobalBatches",
+    "Guard",
+    "Link",
+    "ReplicaCheck",
+    "Resumed",
+    "Stop",
+    "newest_clean",
+]
 
 _HOMES = {
     "Check": "checks",
@@ -34,6 +46,7 @@ _HOMES = {
     "GlobalBatches": "batches",
     "Guard": "guard",
     "Link": "links",
+    "ReplicaCheck": "replica_check",
     "Resumed": "history",
     "Stop": "stop",
     "newest_clean": "lineage",

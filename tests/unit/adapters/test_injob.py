@@ -13,7 +13,7 @@ import pytest
 
 from medevac.adapters.injob import MAX_PACKET, Hub
 from medevac.client import Client
-from medevac.core.events import ResumedFrom, StepReported
+from medevac.core.events import CorruptionSeen, ResumedFrom, StepReported
 from medevac.ports.errors import Unavailable
 
 LONG_S = 60.0
@@ -70,6 +70,17 @@ async def test_heartbeats_and_the_resumed_step_come_in(reader: Reader, tmp_path:
     assert isinstance(step, StepReported)
     assert (step.step, step.finite, step.loss) == (41, False, None)
     assert step.seen_at >= step.at
+    rank.close()
+
+
+async def test_what_replicas_came_to_comes_in(reader: Reader, tmp_path: Path) -> None:
+    rank = client(tmp_path / "sock")
+    rank.corruption("again", step=12, since=6, tensors=["0.weight"], rank=3, node="n1", gpu="GPU-1")
+    await until(lambda: len(reader.events) == 1)
+    seen = reader.events[0]
+    assert isinstance(seen, CorruptionSeen)
+    assert (seen.outcome, seen.step, seen.since, seen.tensors) == ("again", 12, 6, ("0.weight",))
+    assert (seen.rank, seen.node, seen.gpu, seen.attempt) == (3, "n1", "GPU-1", 1)
     rank.close()
 
 
