@@ -157,8 +157,8 @@ class ReplicaCheck(Check):
             return ()
         vector = torch.full((len(self._slots), 2), LOWEST, dtype=torch.int64)
         for ranks, at in self._slots.items():
-            own = [value for one, value in zip(found, hashes, strict=True) if one.ranks == ranks]
             if self._of().place.rank in ranks:
+                own = [value for one, value in zip(found, hashes, strict=True) if one.ranks == ranks]
                 whole = combined([len(own), *own])
                 signed = whole - (1 << 64) if whole >> 63 else whole
                 vector[at, 0], vector[at, 1] = signed, ~signed
@@ -333,4 +333,4 @@ def _distance(was: Tensor, now: Tensor) -> float:
 
 def _device() -> torch.device:
     """Where the default group reduces."""
-    return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    return torch.device("cuda" if "nccl" in dist.get_backend() else "cpu")

@@ -14,6 +14,7 @@ SplittableRandom has it.
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias, cast
@@ -75,6 +76,11 @@ def hash_tensors(tensors: Sequence[Tensor], *, threads: int | None = None) -> li
         for at, value in zip(elsewhere, found, strict=True):
             hashes[at] = value & MASK
     return hashes
+
+
+def sha256(tensor: Tensor) -> str:
+    """SHA-256 of the same bytes, as hex: to compare a state with one kept elsewhere. Not for each step."""
+    return hashlib.sha256(memoryview(flat_bytes(tensor).cpu().numpy())).hexdigest()
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,17 @@ from numpy.typing import NDArray
 from tests.needs import need
 
 from medevac.torch import replica_hash
-from medevac.torch.replica_hash import CHUNK, MASK, SEED, combined, first_state, flat_bytes, hash_tensor, hash_tensors
+from medevac.torch.replica_hash import (
+    CHUNK,
+    MASK,
+    SEED,
+    combined,
+    first_state,
+    flat_bytes,
+    hash_tensor,
+    hash_tensors,
+    sha256,
+)
 
 Words = NDArray[np.uint64]
 
@@ -82,6 +93,12 @@ def test_of_values_in_logical_order_whatever_the_strides() -> None:
     wave = torch.randn(9, dtype=torch.complex64)
     assert hash_tensor(wave.conj()) == hash_tensor(wave.conj().resolve_conj().clone())
     assert hash_tensor(whole.requires_grad_()) == hash_tensor(whole.detach())
+
+
+def test_sha256_is_of_the_same_bytes() -> None:
+    whole = torch.arange(6, dtype=torch.int16).reshape(2, 3)
+    assert sha256(whole.T) == hashlib.sha256(bytes((0, 0, 3, 0, 1, 0, 4, 0, 2, 0, 5, 0))).hexdigest()
+    assert sha256(torch.empty(0)) == hashlib.sha256().hexdigest()
 
 
 def test_what_has_no_plain_memory_is_refused() -> None:
