@@ -1,8 +1,9 @@
-"""`medevac checkpoints JOB|DIR`: which checkpoints are clean, why, and who took part in them."""
+"""`medevac checkpoints JOB|DIR`: which checkpoints are clean, why, who took part in them; and to condemn one."""
 
 from __future__ import annotations
 
 import asyncio
+import getpass
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from medevac.adapters.checkpoints import FolderCheckpoints
 from medevac.cli.exits import Exit
 from medevac.cli.history import read
 from medevac.cli.output import CommandError, moment, print_json, print_rows
-from medevac.core.actions import VerifyCheckpoint
+from medevac.core.actions import JudgeCheckpoint, VerifyCheckpoint
 from medevac.core.events import JobSubmitted, SealRank
 from medevac.core.jobs import Checkpoint, Job
 from medevac.core.lineage import Verdict, newest_clean, verdicts
@@ -38,6 +39,8 @@ def checkpoints(
     *,
     state_dir: Path | None = None,
     verify: Annotated[bool, Parameter(negative="")] = False,
+    condemn: int | None = None,
+    why: str = "",
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> Exit:
     """List a job's checkpoints: verdict, why, who took part. Ends with 1 where --verify finds a file that differs.
@@ -50,12 +53,19 @@ def checkpoints(
         The state folder, or the file of a store.
     verify
         Read all files and compare them with what was sealed.
+    condemn
+        A step: nobody is to resume from it, nor from what continues it. Goes with --why; first written, then listed.
+    why
+        The reason, kept with it.
     json
         Print one JSON object a line.
     """
     if "/" in target and not Path(target).is_dir():
         raise CommandError(f"{target}: there is no such folder; name a checkpoint folder, or a job of the state folder")
     found = _of_folder(Path(target)) if Path(target).is_dir() else _of_job(target, state_dir)
+    if condemn is not None:
+        _condemn(found, condemn, why)
+        found = _of_folder(Path(found.folder))
     judged = verdicts(found.job, found.view.doubts)
     problems = asyncio.run(_verified(found, list(judged))) if verify else {}
     rows = [_told(found.job.checkpoints[step], verdict, problems.get(step)) for step, verdict in judged.items()]
@@ -92,6 +102,22 @@ def _of_folder(folder: Path) -> Read:
         view = view.apply(event, 1)
     job = view.jobs.get("job", job)
     return Read(job=job, view=view, folder=str(folder), source=str(folder))
+
+
+def _condemn(found: Read, step: int, why: str) -> None:
+    """Append a person's verdict to the folder's lineage file."""
+    if not why.strip():
+        raise CommandError(f"--condemn {step}: say why, with --why")
+    if not found.folder:
+        raise CommandError(f"--condemn {step}: job {found.source} has no checkpoint folder that is known")
+    if step not in found.job.checkpoints:
+        known = listed([str(one) for one in sorted(found.job.checkpoints)]) or "none"
+        raise CommandError(f"--condemn {step}: there is no such checkpoint in {found.source}, which has {known}")
+    reason = f"condemned by {getpass.getuser()}: {why.strip()}"
+    order = JudgeCheckpoint(
+        id=f"cli/{time.time():.3f}/{step}", job=found.source, step=step, state="condemned", reason=reason
+    )
+    asyncio.run(FolderCheckpoints(writer="").judge(order, found.folder))
 
 
 async def _verified(found: Read, steps: list[int]) -> dict[int, str]:
