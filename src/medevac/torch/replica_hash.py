@@ -80,7 +80,7 @@ def hash_tensors(tensors: Sequence[Tensor], *, threads: int | None = None) -> li
 
 def sha256(tensor: Tensor) -> str:
     """SHA-256 of the same bytes, as hex: to compare a state with one kept elsewhere. Not for each step."""
-    return hashlib.sha256(memoryview(flat_bytes(tensor).cpu().numpy())).hexdigest()
+    return hashlib.sha256(memoryview(flat_bytes(tensor).cpu().numpy())).hexdigest()  # type: ignore[arg-type]
 
 
 def flat_bytes(tensor: Tensor) -> Tensor:
