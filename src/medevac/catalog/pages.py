@@ -47,7 +47,7 @@ def xid_page(catalog: Catalog, entry: XidEntry, gpu: str | None = None) -> str:
         lines.append(f"- Seen: {entry.seen}")
     lines += _section("Usual causes", entry.causes)
     lines += _section("Evidence to look for", entry.evidence)
-    lines += _section("What a line's own words change", xid_rules(catalog, entry.code))
+    lines += _section("What our rules add, by the line's own words", xid_rules(catalog, entry.code))
     return "\n".join(lines + _tail(catalog, entry)) + "\n"
 
 
@@ -82,10 +82,11 @@ def applies(entry: XidEntry, gpu: str) -> str:
 
 def xid_rules(catalog: Catalog, code: int) -> list[str]:
     """The rules that read more from a line of this code than its number."""
+    rules = [rule for rule in catalog.kinds.get("xid", ()) if code in rule.codes]
     return [
-        f"{_conditions(rule.when)}: {rule.severity}, {rule.action} (rule {rule.id})"
-        for rule in catalog.kinds.get("xid", ())
-        if code in rule.codes
+        f"{_conditions(rule.when) if rule.when or len(rules) > 1 else 'in any line'}: {rule.severity}, {rule.action}"
+        f"{f', then {rule.after}' if rule.after else ''} (rule {rule.id})"
+        for rule in rules
     ]
 
 

@@ -33,7 +33,9 @@ def test_page_says_what_is_not_published(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_page_names_the_rules_of_a_lines_own_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "rst is No: warning, RESTART_APP (rule uncontained-no-reset)" in page(capsys, "xid", "95")
+    said = "rst is No: warning, RESTART_APP, then RESET_WHEN_IDLE (rule uncontained-no-reset)"
+    assert said in page(capsys, "xid", "95")
+    assert "in any line: critical, RESET_GPU, then RUN_FIELDDIAG (rule gsp-timeout)" in page(capsys, "xid", "119")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -307,3 +308,26 @@ def test_each_incident_has_at_most_one_root_and_the_same_twice(faults: list[Faul
         assert sum(fact.role == "root" for fact in incident.facts) <= 1
         assert len(set(incident.nodes)) == len(incident.nodes)
     assert len({one.incident for one in found}) == len(found)
+
+
+def test_firmware_that_does_not_answer_is_diagnosed_after_its_reset() -> None:
+    asked = {(only(xid(code)).action_now, only(xid(code)).action_after) for code in (119, 120)}
+    assert asked == {("RESET_GPU", "RUN_FIELDDIAG")}
+
+
+def test_a_ring_without_times_tells_the_latest_such_fact_of_its_report_again() -> None:
+    """Two boots lost the GPU; the ring is of the second."""
+    off = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    again = msgspec.structs.replace(xid(79, 0, file="report", raw=f"[ 1897.016345] {off}"), at=0.0)
+    before, after = xid(79, 0, file="report", raw=off), xid(79, 50_000, file="report", raw=off)
+    for order in ((before, after, again), (again, before, after)):
+        found = incidents_of(*order)
+        assert [(one.facts[0].count, one.facts[0].distinct) for one in found] == [(1, 1), (2, 1)]
+        assert [one.root and one.root.line for one in found] == [1, 50_001]
+
+
+def test_a_process_that_the_driver_does_not_know_is_no_name_of_a_program() -> None:
+    collected = Incidents()
+    collected.add(xid(31, 0, process="unknown"))
+    collected.add(xid(31, 1, process="train"))
+    assert [burst.processes for burst in collected.bursts.all] == [("train",)]
