@@ -10,12 +10,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from medevac.adapters.lease import RENEW_S
 from medevac.adapters.schedulers.slurm import Commands
 from medevac.adapters.schedulers.slurm.look import Look
 from medevac.cli.services import log_to_stderr
 from medevac.controller.config import Config, WatchdogConfig, config_path, load_config
 from medevac.controller.settings import LEASE
 from medevac.watchdog.watch import Watchdog
+
+GRACE_S = RENEW_S + 1.0
 
 
 def watchdog(
@@ -37,7 +40,7 @@ def watchdog(
     """
     found = load_config(config_path(config))
     log_to_stderr()
-    dog = _watchdog(found, found.state(state_dir) / LEASE, limit or found.watchdog.limit_s)
+    dog = _watchdog(found, found.state(state_dir) / LEASE, limit or found.watchdog.limit_s, 0.0 if once else GRACE_S)
     if once:
         for job in asyncio.run(dog.once()):
             print(job)
@@ -45,11 +48,11 @@ def watchdog(
     return asyncio.run(_until_told(dog, found.watchdog))
 
 
-def _watchdog(config: Config, lease: Path, limit_s: float) -> Watchdog:
+def _watchdog(config: Config, lease: Path, limit_s: float, grace_s: float) -> Watchdog:
     """In monitor mode Medevac makes no holds, and the watchdog only reads."""
     site = config.slurm
     commands = Commands(mode=config.mode, prefix=site.prefix, deadline_s=site.deadline_s)
-    return Watchdog(Look(commands, site), commands.run, lease, limit_s)
+    return Watchdog(Look(commands, site), commands.run, lease, limit_s, grace_s=grace_s)
 
 
 async def _until_told(dog: Watchdog, times: WatchdogConfig) -> int:

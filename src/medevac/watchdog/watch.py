@@ -33,12 +33,6 @@ class Jobs(Protocol):
     async def job(self, id_: str) -> SlurmJob | None: ...
 
 
-def controller_gone(lease: Path, now: float) -> bool:
-    """Nobody acts: the lease ran out, its process is dead, or the file is missing or unreadable."""
-    held = read(lease)
-    return held is None or held.expires <= now or (held.process is not None and is_gone(held.process))
-
-
 def needs(job: SlurmJob, age_s: float, limit_s: float, *, gone: bool) -> Need:
     """What the watchdog owes a job whose mark stands for `age_s`. Pure.
 
@@ -71,7 +65,9 @@ class Ages:
 
 
 class Watchdog:
-    """`lease` is the controller's file; `limit_s` how old a hold may become."""
+    """`lease` is the controller's file; `limit_s` how old a hold may become; `grace_s` how long a lease that ran out
+    may still be renewed: a wall clock that is set forward makes a living one look so.
+    """
 
     def __init__(
         self,
@@ -80,6 +76,7 @@ class Watchdog:
         lease: Path,
         limit_s: float,
         *,
+        grace_s: float = 0.0,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,12 +84,15 @@ class Watchdog:
         self._run = run
         self._lease = lease
         self._limit_s = limit_s
+        self._grace_s = grace_s
         self._wall = wall
+        self._monotonic = monotonic
         self._ages = Ages(wall, monotonic)
+        self._ran_out: tuple[float, float] | None = None
 
     async def once(self) -> tuple[str, ...]:
         """Look, and let go what is due; the jobs let go. Raises the errors of `ports.errors` where Slurm is away."""
-        gone = controller_gone(self._lease, self._wall())
+        gone = self._gone()
         freed = []
         jobs = await self._look.jobs(fresh=True)
         ages = self._ages.of(jobs)
@@ -118,6 +118,17 @@ class Watchdog:
                     log.warning("Slurm cannot be asked, tried again", problem=str(problem))
                 said = True
             await asyncio.sleep(poll_s)
+
+    def _gone(self) -> bool:
+        """Nobody acts: the lease ran out, its process is dead, or the file is missing or unreadable."""
+        held = read(self._lease)
+        if held is None or not held.expires or (held.process is not None and is_gone(held.process)):
+            return True
+        if held.expires > self._wall():
+            return False
+        if self._ran_out is None or self._ran_out[0] != held.expires:
+            self._ran_out = (held.expires, self._monotonic())
+        return self._monotonic() - self._ran_out[1] >= self._grace_s
 
     async def _let_go(self, job: SlurmJob, mark: HoldMark, need: Need) -> bool:
         """False where the controller, or a person, was quicker."""

@@ -12,7 +12,7 @@ from medevac.adapters.lease import Lease
 from medevac.adapters.schedulers.slurm.marks import HoldMark, with_mark
 from medevac.adapters.schedulers.slurm.values import SlurmJob
 from medevac.ports.errors import Refused
-from medevac.watchdog.watch import Watchdog, controller_gone, needs
+from medevac.watchdog.watch import Watchdog, needs
 
 NOW = 1_000_000.0
 LIMIT = 120.0
@@ -60,19 +60,6 @@ def test_a_job_that_was_killed_to_run_again_and_never_requeued() -> None:
     assert needs(job(ours(10.0), state="FAILED", held=False), 10.0, LIMIT, gone=False) == ""
 
 
-def test_a_controller_is_gone(tmp_path: Path) -> None:
-    path = tmp_path / "controller.lease"
-    assert controller_gone(path, time.time()), "no lease at all"
-    lease = Lease(path)
-    lease.take()
-    assert not controller_gone(path, time.time())
-    assert controller_gone(path, time.time() + 31), "not renewed"
-    lease.release()
-    assert controller_gone(path, time.time()), "released"
-    path.write_text("{")
-    assert controller_gone(path, time.time()), "unreadable"
-
-
 class Queue:
     """A Slurm with one job."""
 
@@ -93,6 +80,39 @@ class Queue:
             raise Refused("no")
         self.done.append((name, *words))
         return ""
+
+
+async def test_a_controller_is_gone(tmp_path: Path) -> None:
+    path, wall = tmp_path / "controller.lease", time.time()
+    queue = Queue(job(ours()))
+
+    async def freed(grace_s: float = 0.0) -> bool:
+        return bool(await Watchdog(queue, queue.run, path, 9e9, grace_s=grace_s, wall=lambda: wall).once())
+
+    assert await freed(), "no lease at all"
+    lease = Lease(path)
+    lease.take()
+    assert not await freed()
+    wall += 31
+    assert await freed(), "not renewed"
+    assert not await freed(6.0), "it may just have been the clock"
+    lease.release()
+    assert await freed(6.0), "released"
+    path.write_text("{")
+    assert await freed(6.0), "unreadable"
+
+
+async def test_a_lease_that_stays_run_out_is_gone(tmp_path: Path) -> None:
+    lease = Lease(tmp_path / "controller.lease")
+    lease.take()
+    wall, monotonic = time.time() + 3600, 50.0
+    queue = Queue(job(ours()))
+    dog = Watchdog(queue, queue.run, lease.path, 9e9, grace_s=6.0, wall=lambda: wall, monotonic=lambda: monotonic)
+    assert await dog.once() == ()
+    monotonic += 5.0
+    assert await dog.once() == ()
+    monotonic += 1.0
+    assert await dog.once() == ("17",)
 
 
 async def test_how_a_hold_is_let_go(tmp_path: Path) -> None:
