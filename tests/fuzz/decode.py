@@ -2,7 +2,8 @@
 
     python tests/fuzz/decode.py -max_total_time=600 -max_len=4096 tests/fuzz/corpus
 
-The first byte chooses the way in: one record, a log in small blocks, or a packed file. New inputs are written to the
+The first byte chooses the way in: one record, a log in small blocks, a packed file, or (an `f`) a log that is followed
+in pieces, which gives the same as all of it at once. New inputs are written to the
 first folder given; keep those that found something, and only those.
 """
 
@@ -18,6 +19,7 @@ from medevac.core.events import FaultSeen
 from medevac.decode import stream
 from medevac.decode.context import Context
 from medevac.decode.files import decode_log
+from medevac.decode.follow import Feed
 from medevac.decode.lines import decode_line
 from medevac.decode.readers import Unreadable, open_stream
 from medevac.decode.stream import decode_stream
@@ -35,8 +37,22 @@ def check(event: FaultSeen) -> None:
     msgspec.json.encode(event)
 
 
+def followed(data: bytes, step: int) -> None:
+    """A log that comes in pieces of `step` bytes."""
+    once, pieces = (Feed("log", Context(reference=REFERENCE)) for _ in range(2))
+    want = once.take(data) + once.end()
+    seen = [event for start in range(0, len(data), step) for event in pieces.take(data[start : start + step])]
+    seen += pieces.end()
+    for event in seen:
+        check(event)
+    assert [(event.line, event.kind) for event in seen] == [(event.line, event.kind) for event in want], (seen, want)
+
+
 def one(data: bytes) -> None:
     """One input of the fuzzer."""
+    if data.startswith(b"f"):
+        followed(data[2:], 1 + data[1] if len(data) > 1 else 1)
+        return
     way, data = (data[0] % 3, data[1:]) if data else (0, data)
     if way == 0:
         event = decode_line(data, Context(reference=REFERENCE))
