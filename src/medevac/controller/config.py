@@ -134,7 +134,7 @@ def _check(path: Path, config: Config) -> None:
     if not 0 < config.slurm.restricted_weight < 2**32 - 2:
         raise ConfigError(f"{path}: slurm.restricted_weight", "must be over 0 and fit into 32 bits")
     check(config.attribution)
-    for key in ("topology", "pointers"):
+    for key in ("topology", "pointers", "restd"):
         value = getattr(config.slurm, key)
         if value and not Path(value).is_absolute():
             raise ConfigError(f"{path}: slurm.{key}", f"{value}: must be an absolute path")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -362,12 +362,13 @@ async def test_monitor_mode_changes_nothing_of_it(slurm: Cluster, scheduler: Slu
     watching = SlurmScheduler(Commands(conf=str(slurm.conf), mode="monitor"), tmp_path / "watching", site)
     mark = len(slurm.log)
     await watching.cluster()
-    for order in (
+    orders: tuple[Callable[[], Awaitable[object]], ...] = (
         lambda: watching.restrict(low("node1", 0)),
         lambda: watching.isolate(hard("node1")),
         lambda: watching.isolate(Isolate(id="c", node="node3", gpu="GPU-node3-0", mode="soft")),
         lambda: watching.give_back(back("node0", 0)),
-    ):
+    )
+    for order in orders:
         with pytest.raises(Refused, match="monitor mode"):
             await order()
     with pytest.raises(Refused):

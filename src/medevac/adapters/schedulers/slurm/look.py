@@ -12,6 +12,7 @@ import msgspec
 
 from medevac.adapters.schedulers.slurm import parse
 from medevac.adapters.schedulers.slurm.commands import Commands
+from medevac.adapters.schedulers.slurm.restd import Restd
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
 from medevac.adapters.schedulers.slurm.values import JobDetail, Partition, SlurmJob, SlurmNode
 from medevac.adapters.topology import load_topology
@@ -28,6 +29,7 @@ class Look:
     def __init__(self, commands: Commands, site: SlurmSettings) -> None:
         self._run = commands.run
         self._site = site
+        self._rest = Restd(site.restd, site.deadline_s) if site.restd else None
         self._jobs: tuple[SlurmJob, ...] | None = None
         self._not_before = 0.0
         self._asking = asyncio.Lock()
@@ -48,7 +50,7 @@ class Look:
         async with self._asking:
             began = time.monotonic()
             if self._jobs is None or fresh or began >= self._not_before:
-                self._jobs = parse.het_groups(await self._squeue())
+                self._jobs = parse.het_groups(await self._all())
                 took = time.monotonic() - began
                 self._not_before = time.monotonic() + max(self._site.poll_s, SLOW_SHARE * took)
             return self._jobs
@@ -78,6 +80,8 @@ class Look:
 
     async def nodes(self) -> dict[str, SlurmNode]:
         """All nodes by name."""
+        if self._rest:
+            return {node.name: node for node in await self._rest.nodes()}
         return {node.name: node for node in parse.nodes(await self._run("scontrol", "-a", "-o", "show", "node"))}
 
     async def node(self, name: str) -> SlurmNode:
@@ -126,6 +130,12 @@ class Look:
             await self.cluster()
         assert self._nodes is not None, "cluster has set it"
         return self._nodes
+
+    async def _all(self) -> tuple[SlurmJob, ...]:
+        if self._rest is None:
+            return await self._squeue()
+        asked = time.monotonic()
+        return tuple(msgspec.structs.replace(job, asked=asked) for job in await self._rest.jobs())
 
     async def _squeue(self, *more: str) -> tuple[SlurmJob, ...]:
         mark, asked = secrets.token_hex(4), time.monotonic()

@@ -255,8 +255,8 @@ _INDEX = re.compile(r"gpu[^,(]*\(IDX:([0-9,-]+)\)")
 
 
 def job_detail(text: str, name: str) -> JobDetail:
-    """`scontrol -d -o show job ID`, of a heterogeneous job with all of its parts; `name` is the job's own name, whose text
-    is left out of the reading.
+    """`scontrol -d -o show job ID`, of a heterogeneous job with all parts; `name` is the job's own, whose text is
+    left out of the reading.
     """
     record = text.replace(f"JobName={name} ", "JobName= ")
     excluded = _EXCLUDED.search(record)

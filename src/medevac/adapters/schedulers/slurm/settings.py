@@ -13,6 +13,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     the TaskProlog finds what a job resumes from. A restricted node gets `restricted_weight` where its own is less, and
     where `restricted_partition` is named stays in that one only. `reserve_repairs`: a node that is out hard gets a
     maintenance reservation too. `counted_gres`: a GRES without device files whose count stands for a node's GPUs.
+    `restd`: the Unix socket of a slurmrestd that jobs and nodes are read from, instead of by command.
     `look_around_s`: how often nodes are looked for that are new, and for restrictions that Slurm forgot.
     """
 
@@ -30,6 +31,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     restricted_partition: str = ""
     reserve_repairs: bool = False
     counted_gres: str = ""
+    restd: str = ""
     look_around_s: float = 15.0
     partitions: dict[str, JobPolicy] = {}
     accounts: dict[str, JobPolicy] = {}

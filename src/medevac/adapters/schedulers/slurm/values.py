@@ -47,7 +47,8 @@ class SlurmJob(Value, frozen=True, kw_only=True):
 
 class SlurmNode(Value, frozen=True, kw_only=True):
     """One node. `states` are the words of `State=` (IDLE, DRAIN, NOT_RESPONDING for the trailing `*`); `complete`: what
-    stands around its weight and features was told (24.05 leaves features out where there are none); `boot` in ISO and UTC, "" for unknown.
+    stands around its weight and features was told (24.05 leaves features out where there are none); `boot` in ISO and
+    UTC, "" for unknown.
     """
 
     name: str
