@@ -15,7 +15,7 @@ from medevac.decode.context import Context
 from medevac.decode.export import SIGN, decode_export
 from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream
 from medevac.decode.stream import decode_stream
-from medevac.decode.years import settled
+from medevac.decode.years import HEAD, report_date, settled
 
 STDIN = "-"
 _WORTH_A_PROCESS = 200_000_000  # bytes in all; less is read faster than processes start
@@ -109,6 +109,8 @@ def decode_log(log: Log, ctx: Context) -> Iterator[FaultSeen]:
     """The events of one opened log."""
     if log.stream.peek(len(SIGN)) == SIGN:
         return decode_export(log.stream, log.name, ctx)
+    if written := report_date(log.stream.peek(HEAD)):
+        ctx.clock.reference = written
     return settled(decode_stream(log.stream, log.name, ctx=ctx, size=log.size), ctx)
 
 

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from medevac.core.events import FaultSeen
+from medevac.decode.clock import epoch, month_number
 from medevac.decode.context import Context
 from medevac.decode.readers import Unreadable
 
+HEAD = 4096
+"""Bytes at the beginning of a log in which a bug report says when it was made."""
+_REPORT = re.compile(rb"^Date: ([^\n]{12,60})$", re.MULTILINE)
 HELD = 4096
 """Events that wait for a date with a year, at most; then the year is what the age of the file says."""
+
+
+def report_date(head: bytes) -> float:
+    """When `nvidia-bug-report.sh` wrote the report that begins with `head` (`date` in any locale), 0.0 for none."""
+    match = _REPORT.search(head) if b"NVIDIA bug report" in head else None
+    words = match[1].decode("utf-8", "replace").replace(",", " ").replace(".", " ").split() if match else []
+    year = next((int(word) for word in words if len(word) == 4 and word.isdecimal()), 0)
+    months = [number for word in words if (number := month_number(word))]  # mar. juin: a French Tuesday
+    month = months[-1] if months else 0
+    day = next((int(word) for word in words if len(word) <= 2 and word.isdecimal()), 0)
+    return epoch(year, month, day) if year and month and day else 0.0
 
 
 def settled(events: Iterator[FaultSeen], ctx: Context) -> Iterator[FaultSeen]:

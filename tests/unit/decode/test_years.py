@@ -100,3 +100,14 @@ def test_a_log_followed_for_days_stays_in_the_year_it_is() -> None:
     assert clock.syslog("Mar", " 8", "23:59:59") == utc("2026-03-08T23:59:59")
     clock.reference = utc("2027-03-02T00:00:00")
     assert clock.syslog("Mar", " 1", "00:00:00") == utc("2027-03-01T00:00:00")
+
+
+@pytest.mark.parametrize(
+    "date", ["Mon Mar  4 15:50:33 UTC 2024", "Mo 4. Mär 15:50:33 CET 2024", "mar. 05 mars 2024 03:50:33 PM CET"]
+)
+def test_a_bug_report_says_when_it_was_made(tmp_path: Path, date: str) -> None:
+    head = f"Start of NVIDIA bug report log file.\n\nnvidia-bug-report.sh Version: 1\n\nDate: {date}\nuname: Linux"
+    found = times(
+        tmp_path / "report.log", head, f"Mar  3 10:00:00 n1 kernel: {XID}", f"Mar  6 10:00:00 n1 kernel: {XID}"
+    )
+    assert found == [utc("2024-03-03T10:00:00"), utc("2023-03-06T10:00:00")]
