@@ -1,9 +1,8 @@
-"""What medevac.torch costs a training, and how fast a killed rank is back, beside what PyTorch itself offers.
+"""What medevac.torch costs a training, beside what PyTorch itself offers. Restarts are torch_restart.py's.
 
-    python benchmarks/torch_overhead.py [--json] [--full] [--no-crash]
+    python benchmarks/torch_overhead.py [--json] [--full]
 
-One process for the overheads, `--ranks` for the crash (the same job under `medevac run` and under torchrun with its
-workaround). `--full` is the model of 48.8 M parameters; else an eighth of it. Ratios are within one run.
+One process. `--full` is the model of 48.8 M parameters; else an eighth of it. Ratios are within one run.
 """
 
 from __future__ import annotations
@@ -11,10 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.checkpoint.state_dict_saver import async_save
-from torch.nn.parallel import DistributedDataParallel
 
 from medevac.client import Client
 from medevac.client.link import SocketLink
@@ -33,7 +29,6 @@ from medevac.torch import CheckpointManager, Guard
 from medevac.torch.bridge import Bridge
 
 STEP_S = 0.1
-LIMIT_S = 240.0
 
 
 class Net(nn.Module):
@@ -171,114 +166,15 @@ def _port() -> int:
         return int(trial.getsockname()[1])
 
 
-# --- a killed rank ----------------------------------------------------------------------------------------------------
-
-
-def job(folder: Path, *, full: bool, guarded: bool) -> None:
-    """The training that is killed: each rank appends `time rank step pid` to one file after each step."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    rank = dist.get_rank()
-    torch.manual_seed(0)
-    net = Net(full=full)
-    model = DistributedDataParallel(net)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    plain = folder / "plain.pt"
-    guard, start = None, 0
-    if guarded:
-        guard = Guard(model, optimizer, every_steps=4, save_last=False)
-        start = guard.resume().step
-    elif plain.exists():
-        saved = torch.load(plain, weights_only=True)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optim"])
-        start = saved["step"]
-    for step in guard.steps(start, 10**6) if guard else range(start, 10**6):
-        one_step(model, optimizer, net.words, 1000 * step + rank)
-        if guard:
-            guard.backward_done()
-        optimizer.step()
-        if guard:
-            guard.end_step()
-        elif rank == 0 and (step + 1) % 4 == 0:
-            torch.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "step": step + 1}, f"{plain}.new")
-            Path(f"{plain}.new").replace(plain)
-        with (folder / "steps").open("a") as out:
-            out.write(f"{time.time()} {rank} {step + 1} {os.getpid()}\n")
-
-
-def crash_seconds(folder: Path, command: list[str], ranks: int) -> float:
-    """From SIGKILL of one rank, two steps after a checkpoint, to the first step that a new process has done."""
-    env = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    with (folder / "log").open("w") as log:
-        run = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, start_new_session=True)
-    try:
-        _until(lambda: any(step >= 14 for _, _, step, _ in _steps(folder)), folder)
-        first = {pid for _, _, _, pid in _steps(folder)}
-        victim = next(pid for _, rank, _, pid in reversed(_steps(folder)) if rank == ranks - 1)
-        killed = time.time()
-        os.kill(victim, signal.SIGKILL)
-        _until(lambda: any(pid not in first for *_, pid in _steps(folder)), folder)
-        return next(at for at, _, _, pid in _steps(folder) if pid not in first) - killed
-    finally:
-        run.terminate()
-        try:
-            run.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(run.pid, signal.SIGKILL)
-            run.wait()
-
-
-def _steps(folder: Path) -> list[tuple[float, int, int, int]]:
-    path = folder / "steps"
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return [(float(line[0]), int(line[1]), int(line[2]), int(line[3])) for line in lines if len(line) == 4]
-
-
-def _until(is_so: Callable[[], bool], folder: Path) -> None:
-    end = time.monotonic() + LIMIT_S
-    while not is_so():
-        if time.monotonic() > end:
-            raise TimeoutError((folder / "log").read_text()[-3000:])
-        time.sleep(0.02)
-
-
-def crash_rows(ranks: int, *, full: bool) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as name:
-        ours, theirs = Path(name, "ours"), Path(name, "theirs")
-        ours.mkdir()
-        theirs.mkdir()
-        script = [str(Path(__file__).resolve()), *(["--full"] if full else []), "--job"]
-        medevac = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(ours / "state")]
-        medevac += ["--checkpoint-dir", str(ours / "ck"), "--nproc", str(ranks), "--", sys.executable, *script]
-        own = crash_seconds(ours, [*medevac, str(ours), "--guarded"], ranks)
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--max-restarts=3"]
-        peer = crash_seconds(theirs, [*torchrun, *script, str(theirs)], ranks)
-    return {
-        "crash_to_next_step_s": own,
-        "crash_to_next_step_torchrun_s": peer,
-        "crash_to_next_step_ratio": own / peer,
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--full", action="store_true", help="48.8 M parameters")
-    parser.add_argument("--no-crash", action="store_true", help="only the overheads")
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--guarded", action="store_true", help=argparse.SUPPRESS)
-    given, _ = parser.parse_known_args()
-    if given.job:
-        job(given.job, full=given.full, guarded=given.guarded)
-        return 0
+    given = parser.parse_args()
     torch.set_num_threads(1)
     spent = guard_seconds()
     rows: dict[str, float] = {"guard_s": spent, "guard_share_of_100ms_step": spent / STEP_S}
     rows |= checkpoint_rows(full=given.full)
-    if not given.no_crash:
-        rows |= crash_rows(given.ranks, full=given.full)
     rows = {name: float(f"{value:.4g}") for name, value in rows.items()}
     print(json.dumps({"benchmark": "torch_overhead", **rows}) if given.json else "\n".join(map(str, rows.items())))
     return 0

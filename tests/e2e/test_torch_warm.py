@@ -1,0 +1,52 @@
+"""A killed rank of a real training is back from a warm process and from memory, and no bit is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.runs import ROOT
+from tests.e2e.test_torch_ddp import TorchRun
+
+from medevac.adapters.schedulers.local.processes import look
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("torch"), pytest.mark.timeout(400)]
+
+SCRIPT = f"""
+import sys
+import torch
+sys.path.insert(0, {str(ROOT / "examples")!r})
+import torch_ddp
+from medevac.torch import CheckpointManager
+load = CheckpointManager.load
+def told(self, path):
+    step = load(self, path)
+    print("loaded step", step, "from", self.loaded_from, flush=True)
+    return step
+CheckpointManager.load = told
+if __name__ == "__main__":
+    torch_ddp.main()
+"""
+
+
+def test_a_killed_rank_is_back_from_a_warm_process_and_from_memory(tmp_path: Path) -> None:
+    run = TorchRun(tmp_path, pace=0.6)
+    run.env["MEDEVAC_WARM_AFTER_S"] = "0.1"
+    (tmp_path / "warm_job.py").write_text(SCRIPT)
+    run.train[1] = str(tmp_path / "warm_job.py")
+    try:
+        run.start("--warm")
+        run.checkpoint(1)
+        run.until(lambda: "modules after" in (run.attempt().folder / "keeper.log").read_text(), "warm")
+        keeper = run.keeper_pid()
+        os.kill(run.rank_pid(1), signal.SIGKILL)
+        run.until(lambda: run.attempt().number == 2 and run.attempt().keeping is not None, "started again")
+        assert run.keeper_pid() == keeper, "not forked"
+        run.recovered("ddp", attempts=2)
+        words = run.attempt().log(0).read_text()
+        assert "from memory" in words, words
+        run.until(lambda: look(keeper) is None, "ended its keeper")
+    finally:
+        run.close()
