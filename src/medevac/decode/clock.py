@@ -67,7 +67,8 @@ class Clock:
         """The last time whose year is only a guess."""
         self._days: dict[str, float] = {}
         self._seconds: dict[str, float] = {}  # a storm has many lines a second
-        self.prefixes: dict[str, tuple[float, str]] = {}  # time and node of the kernel's prefixes seen last
+        self.dates: dict[str, float] = {}  # of the kernel's lines seen last, as they stand before the host
+        self.hosts: dict[str, str] = {}
         self._guess_offset = offset
         self._boots: dict[str, float] = {}
         self._last: dict[str, float] = {}
@@ -87,7 +88,7 @@ class Clock:
     def _forget(self) -> None:
         self._days.clear()
         self._seconds.clear()
-        self.prefixes.clear()
+        self.dates.clear()
 
     def note(self, at: float, ahead: float = 0.0) -> None:
         """A line of the log has the full date `at`, in a zone that is `ahead` of UTC: it tells the year of others."""
@@ -113,11 +114,12 @@ class Clock:
         day = time.gmtime(local)
         return self._nearest(day.tm_mon, day.tm_mday, self.dated_at) + local % DAY
 
-    def keep_prefix(self, text: str, at: float, node: str) -> None:
-        """Remember what `text`, all before ` kernel: ` of a line, says."""
-        if len(self.prefixes) > 256:
-            self.prefixes.clear()
-        self.prefixes[text] = (at, node)
+    def keep_prefix(self, date: str, at: float, host: str) -> None:
+        """Remember what `date` and `host`, all before ` kernel: ` of a line, stand for."""
+        _keep(self.dates, date, at)
+        if len(self.hosts) > 4096:
+            self.hosts.clear()
+        self.hosts[host] = host
 
     def iso(self, seconds: str, fraction: str | None, zone: str | None) -> float:
         """`2025-01-21T04:41:44`, `.283302` or `,283302`, `Z` or `+00:00` or `+0800` or none."""
@@ -187,7 +189,7 @@ class Clock:
 
     def joined(self, node: str, uptime: float, at: float) -> None:
         """A line of `node` showed both its kernel seconds and wall time: later lines with one have both."""
-        self.uptime(node, uptime)
+        self._passed(node, uptime)
         offset = at - uptime
         known = self._boots.get(node)
         # A syslog daemon stamps the early lines of a boot when it starts: the smallest difference is the true one.
@@ -204,11 +206,14 @@ class Clock:
         """Wall time of kernel seconds of `node`, 0.0 while no line has joined the two."""
         if self.pinned is not None:
             return self.pinned + seconds
+        self._passed(node, seconds)
+        offset = self._boots.get(node)
+        return 0.0 if offset is None else offset + seconds
+
+    def _passed(self, node: str, seconds: float) -> None:
         if seconds + 60 < self._last.get(node, 0.0):  # it ran backwards: a reboot whose first line is not here
             self.booted(node)
         self._last[node] = seconds
-        offset = self._boots.get(node)
-        return 0.0 if offset is None else offset + seconds
 
 
 def _keep(cache: dict[str, float], key: str, value: float) -> float:

@@ -91,15 +91,16 @@ def split(line: str, clock: Clock) -> Head:
     """Take `line` (one record, no wrapper of JSON) apart."""
     head = Head(line)
     tag = line.find(_TAG, 0, 160)
-    known = clock.prefixes.get(line[:tag]) if tag > 0 else None
+    cut = line.rfind(" ", 0, tag) if tag > 0 else -1
+    at, node = (clock.dates.get(line[:cut]), clock.hosts.get(line[cut + 1 : tag])) if cut > 0 else (None, None)
     position = tag + len(_TAG)
-    if known is not None:
-        head.at, head.node = known
+    if at is not None and node is not None:
+        head.at, head.node = at, node
         position = _seconds(head, line, position, clock)
     elif match := _COMMON.match(line):
         position = _common(head, match, clock) if match.end() else 0
-        if tag > 0 and head.kernel and position >= tag + len(_TAG):
-            clock.keep_prefix(line[:tag], head.at, head.node)
+        if cut > 0 and head.kernel and position >= tag + len(_TAG) and head.node == line[cut + 1 : tag]:
+            clock.keep_prefix(line[:cut], head.at, head.node)
     if not line.startswith(_DRIVERS, position) and (not position or line.startswith(_MORE, position)):
         position = _pieces(head, line, position, clock)
     if position:

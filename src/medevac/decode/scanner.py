@@ -18,58 +18,58 @@ NUMPY_PAYS = 150_000_000
 # sixteen groups, anchor n in group n % 16, so their order was searched for, for groups that let little else through. At
 # most 64: with more it goes a byte at a time. A new one goes to the end.
 ANCHORS: tuple[bytes, ...] = (
-    b"ck inj",  # Machine check injector initialized
-    b"lable path",  # no available path
-    b"Slot(",  # pciehp: Slot(4): Link Down
-    b"mce: ",
-    b"ory failure: 0x",  # Memory failure
-    b"yond end of dev",  # attempt to access beyond end of device
-    b"NETDEV WATCH",
-    b"ustreErr",
-    b'AGE":[',  # a journal's MESSAGE as numbers
-    b"carrier",  # Lost carrier
-    b"Kill proc",  # Kill process
-    b"cieport 0",  # pcieport 0000:
-    b"ux version ",  # Linux version: a boot
-    b"k is Down",  # NIC Link is Down
-    b"me nvme",  # nvme nvme0
-    b"te=initialized",  # audit(...): state=initialized
-    b"EDAC ",
-    b"mlx5",
-    b"EINJ",  # errors can be injected
-    b"r more than",  # blocked for more than
-    b"AER: ",
-    b"/O e",  # I/O error
-    b"oom-kill",  # and invoked oom-killer
-    b"(sct 0x",  # the status of an NVMe command
-    b"VSwitch",  # detected NVSwitch fatal error
-    b"e Error]",  # [Hardware Error]
-    b"[tid ",  # the Fabric Manager's own log
-    b"NVRM",
     b"vswitch",  # nvidia-nvswitch
-    b"oft lockup",  # soft lockup
-    b"m clock to",  # setting system clock to
-    b"cmanager",  # nv-fabricmanager
+    b"Killed pr",  # Killed process
+    b"Kill proc",  # Kill process
+    b"ux version ",  # Linux version: a boot
+    b"eermem",  # nvidia-peermem
+    b"oom-kill",  # and invoked oom-killer
+    b"efa 0",
+    b"r, dev ",  # I/O error, dev
+    b"me nvme",  # nvme nvme0
+    b"cieport 0",  # pcieport 0000:
+    b"k failure on",  # Disk failure on
+    b"XFS (",
+    b"nvrm",
+    b"eyond end",  # attempt to access beyond end of device
+    b"ck inj",  # Machine check injector initialized
+    b"[tid ",  # the Fabric Manager's own log
+    b"LustreError",
+    b"ERT: E",  # BERT: Error records
+    b"k is Down",  # NIC Link is Down
+    b'AGE":[',  # a journal's MESSAGE as numbers
+    b"EINJ",  # errors can be injected
+    b"lable path",  # no available path
+    b"EDAC ",
+    b"r limit",  # power limit
+    b"bnccl",  # libnccl
     b"nfs: serve",
-    b"BTRFS ",
+    b"panic - not",  # Kernel panic - not syncing
+    b"WATCHDOG: ",  # NETDEV WATCHDOG: eth0: transmit queue 3 timed out
+    b"cmanager",  # nv-fabricmanager
+    b"niband ",  # infiniband
+    b"e Error]",  # [Hardware Error]
+    b"Slot(",  # pciehp: Slot(4): Link Down
+    b"usable path",  # no usable path
+    b"AER: ",
+    b"m clock to",  # setting system clock to
+    b"NVRM",
+    b"emperature",  # temperature above threshold
+    b"amdgpu",
+    b"oft lockup",  # soft lockup
+    b"r more than",  # blocked for more than
+    b"VSwitch",  # detected NVSwitch fatal error
+    b"mlx5",
+    b"y failure: ",  # Memory failure: 0x1234
+    b"te=initialized",  # audit(...): state=initialized
+    b"carrier",  # Lost carrier
     b"EXT4-fs",
     b"k is Up",  # NIC Link is Up
-    b"niband ",  # infiniband
     b"PCIe ",  # PCIe Bus Error, available PCIe bandwidth
-    b"bnccl",  # libnccl
-    b"XFS (",
-    b"usable path",  # no usable path
-    b"eermem",  # nvidia-peermem
-    b"r limit",  # power limit
-    b"efa 0",
-    b"panic - not",  # Kernel panic - not syncing
-    b"nvrm",
-    b"k failure on",  # Disk failure on
-    b"amdgpu",
-    b"emperature",  # temperature above threshold
-    b"Killed pr",  # Killed process
-    b"ERT: E",  # BERT: Error records
-    b"r, dev ",  # I/O error, dev
+    b"(sct 0x",  # the status of an NVMe command
+    b"BTRFS ",
+    b"mce: ",
+    b"/O e",  # I/O error
 )
 
 

@@ -12,7 +12,7 @@ from medevac.decode.context import Context
 from medevac.decode.joiner import Joiner
 from medevac.decode.lines import decode_line
 from medevac.decode.readers import Unreadable
-from medevac.decode.scanner import Scanner, line_counter, make_scanner
+from medevac.decode.scanner import GOING_ON, Scanner, line_counter, make_scanner
 
 BLOCK = 1 << 20  # bytes scanned at once: fits the second-level cache
 LONGEST = 4  # blocks that a line may be long; of a longer one the beginning is read
@@ -55,27 +55,30 @@ class Decoder:
     def _find(self, data: bytes | bytearray, size: int) -> None:
         """Keep the lines that an anchor hits, and the few after some of them."""
         at, line, ahead = 0, self._line, self._ahead
-        hits = iter(self._scanner.scan(data, size))
-        hit = next(hits, size)
-        count, keep, goes_on = self._count, self._found.append, _GOES_ON.search
+        hits = self._scanner.scan(data, size)
+        hits.append((-1, size, size))
+        each = iter(hits)
+        which, hit, _ = next(each)
+        count, keep = self._count, self._found.append
         while at < size:
-            start = at
-            if ahead:
+            start, may_go_on = at, ahead > 0
+            if may_go_on:
                 ahead -= 1
+            elif hit >= size:
+                break
             else:
-                while hit < at:
-                    hit = next(hits, size)
-                if hit >= size:
-                    break
                 start = data.rfind(b"\n", at, hit) + 1 or at
                 if start > at:
                     line += count(data, at, start)
             end = data.find(b"\n", start, size)
             if end < 0:
                 end = size
+            while hit < end:
+                may_go_on = may_go_on or which in GOING_ON
+                which, hit, _ = next(each)
             raw = bytes(data[start:end])
             keep((raw, line))
-            if goes_on(raw, 0, 400):
+            if may_go_on and _GOES_ON.search(raw, 0, 400):
                 ahead = _LOOK_AHEAD
             at = end + 1
             line += end < size

@@ -15,7 +15,7 @@ from medevac.core.events import FaultSeen
 from medevac.decode import stream
 from medevac.decode.context import Context
 from medevac.decode.files import decode_files
-from medevac.decode.scanner import ANCHORS, PackedScanner, PlainScanner
+from medevac.decode.scanner import ANCHORS, Hit, PackedScanner, PlainScanner
 from medevac.decode.stream import decode_stream
 
 XID = b"NVRM: Xid (PCI:0000:3b:00): 79, pid=4242, name=python3, GPU has fallen off the bus."
@@ -49,9 +49,10 @@ def test_every_kind_has_an_anchor(shape: Shape) -> None:
 def test_both_scanners_find_the_same_lines() -> None:
     data = "\n".join(raw for raw, _ in rows("lines.tsv")).encode()
 
-    def lines(hits: list[int]) -> set[int]:
-        assert hits == sorted(hits)
-        return {data.count(b"\n", 0, hit) for hit in hits}
+    def lines(hits: list[Hit]) -> set[int]:
+        assert all(data[start:end] == ANCHORS[which] for which, start, end in hits)
+        assert [start for _, start, _ in hits] == sorted(start for _, start, _ in hits)
+        return {data.count(b"\n", 0, start) for _, start, _ in hits}
 
     assert lines(PlainScanner(ANCHORS).scan(data, len(data))) == lines(PackedScanner(ANCHORS).scan(data, len(data)))
 
