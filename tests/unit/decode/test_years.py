@@ -108,6 +108,6 @@ def test_a_log_followed_for_days_stays_in_the_year_it_is() -> None:
 def test_a_bug_report_says_when_it_was_made(tmp_path: Path, date: str) -> None:
     head = f"Start of NVIDIA bug report log file.\n\nnvidia-bug-report.sh Version: 1\n\nDate: {date}\nuname: Linux"
     found = times(
-        tmp_path / "report.log", head, f"Mar  3 10:00:00 n1 kernel: {XID}", f"Mar  6 10:00:00 n1 kernel: {XID}"
+        tmp_path / "report.log", head, f"Mar  3 10:00:00 n1 kernel: {XID}", f"Mar  8 10:00:00 n1 kernel: {XID}"
     )
-    assert found == [utc("2024-03-03T10:00:00"), utc("2023-03-06T10:00:00")]
+    assert found == [utc("2024-03-03T10:00:00"), utc("2023-03-08T10:00:00")]
