@@ -22,14 +22,16 @@ import json
 import math
 import random
 from collections.abc import Iterator
-from statistics import median
+from statistics import median, quantiles
 from typing import Any
 
 import msgspec
 
+from medevac.adapters.sources.output import POLL_SECONDS, Printed
 from medevac.catalog.policy import load_policy
 from medevac.controller.examine import LOOKS, PAUSE_S
 from medevac.controller.intake import LAST_WORDS_S
+from medevac.controller.output import Alarm
 from medevac.controller.sources import OBSERVE_S
 from medevac.core.actions import ExamineAttempt, StopAttempt
 from medevac.core.decide import decide
@@ -243,12 +245,29 @@ def time_to_hang(pauses: Pauses, chance: random.Random, shows: str = "process-st
     }
 
 
+LINE = "[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+
+
+def time_to_name(chance: random.Random) -> float:
+    """Seconds from the line of a crash to the warning that names it: the output is looked at, its lines go through the
+    signatures, the core decides on the same event.
+    """
+    life, at = Life(4), 100.0
+    seen = at + chance.uniform(0, POLL_SECONDS)
+    life.report(1, at - 1)
+    told = Alarm(own_files=True).read(Printed(JOB, 1, 2, LINE, seen))
+    assert told
+    life.tell(msgspec.structs.replace(told, seen_at=seen))
+    (named,) = [when for rule, when in life.found if rule == "crash"]
+    return named - at
+
+
 def time_to_crash(chance: random.Random) -> float:
-    """Seconds from the line to the diagnosis: the peers follow at once or are ended, the scheduler is looked at, the
-    last words are waited for; then the core decides on the same event.
+    """Seconds from the line to the diagnosis of the attempt's end: the peers follow at once or are ended by the keeper
+    (half and half), the scheduler is looked at, the last words are waited for.
     """
     life = Life(4)
-    line = b"[rank2]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
+    line = LINE.encode() + b"\n"
     at = 100.0
     ended = at + (chance.uniform(0.05, 0.5) if chance.random() < 0.5 else KEEPER_GRACE_S)
     seen = ended + chance.uniform(0, OBSERVE_S) + LAST_WORDS_S
@@ -294,7 +313,8 @@ def measure(days: float, stall_days: float, seed: int) -> dict[str, Any]:
         "false_stops_per_1000_job_days": list(sweep(base, days, stall_days, seed)),
         "new_jobs": beginnings(base, 300, chance),
         "false_stragglers_per_1000_job_days": per_thousand(ranks.counts["straggler"], days),
-        "crash_to_name_s": round(median(time_to_crash(chance) for _ in range(200)), 2),
+        "crash_to_name_s": round(median(time_to_name(chance) for _ in range(200)), 2),
+        "crash_to_diagnosis_s": [round(x, 2) for x in quantiles((time_to_crash(chance) for _ in range(200)), n=4)],
         "hang_confirmed": time_to_hang(base, chance),
         "hang_silent_file": time_to_hang(base, chance, "process-silent"),
         "hang_unconfirmed": time_to_hang(base, chance, ""),
@@ -326,6 +346,7 @@ def main() -> None:
     print(f"new jobs, first ten saves and evals: {found['new_jobs']}")
     print(f"false stragglers, 4 ranks: {found['false_stragglers_per_1000_job_days']}")
     print(f"a crash is named {found['crash_to_name_s']:g} s after its line (median)")
+    print(f"its attempt's end is diagnosed so many seconds after the line (quartiles): {found['crash_to_diagnosis_s']}")
     print(f"hang, a rank's process stopped: {found['hang_confirmed']}")
     print(f"hang, a rank's file silent: {found['hang_silent_file']}")
     print(f"hang, nothing seen: {found['hang_unconfirmed']}")

@@ -37,7 +37,7 @@ from medevac.adapters.topology import load_topology
 from medevac.catalog.schema import CatalogError
 from medevac.controller.examine import examine
 from medevac.controller.loop import Loop
-from medevac.controller.output import progress_parser, read_output
+from medevac.controller.output import output_parser, read_output
 from medevac.controller.runtime import RESTING, Runtime
 from medevac.controller.second_opinion import second_opinions
 from medevac.controller.settings import LEASE, STORE, Run, Settings, act_by
@@ -101,9 +101,10 @@ class LocalPorts:
         folder = Path(spec.checkpoint_dir) if spec and spec.checkpoint_dir else None
         hub = Hub(files.socket_path(self.state, job), job=job, folder=folder, clock=self.clock)
         self.local.attach(job, hub.send)
+        regex = spec.policy.progress_regex if spec else None
         printed = JobOutput(
             self.state / "jobs" / job,
-            progress_parser(spec.policy.progress_regex if spec else None, lambda: hub.connected > 0),
+            output_parser(regex, lambda: hub.connected > 0, own_files=True),
             clock=self.clock,
         )
         return (hub, printed)

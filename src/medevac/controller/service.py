@@ -31,7 +31,7 @@ from medevac.adapters.store.sqlite import SqliteStore
 from medevac.adapters.topology import load_topology
 from medevac.controller.config import Config
 from medevac.controller.examine import examine_files
-from medevac.controller.output import progress_parser
+from medevac.controller.output import output_parser
 from medevac.controller.patience import patiently
 from medevac.controller.runtime import Runtime
 from medevac.controller.second_opinion import second_opinions
@@ -139,7 +139,7 @@ class SlurmPorts:
         policy = self._policy(job)
         folder = Path(policy.checkpoint_dir) if policy.checkpoint_dir else None
         hub = Speaks(Hub(socket_path(self.state, job), job=job, folder=folder, clock=self.clock))
-        parse = progress_parser(policy.progress_regex, lambda: hub.heard)
+        parse = output_parser(policy.progress_regex, lambda: hub.heard, own_files=False)
         printed = [
             SlurmOutput(job, self._path(job, n), lambda: self._attempt(job), self._ends, parse, self.clock, stream)
             for n, stream in enumerate(STREAMS)

@@ -24,11 +24,12 @@ from medevac.core.events import (
     EnvironmentSeen,
     FaultSeen,
     OrderGiven,
+    OutputRead,
     ResumedFrom,
     StepReported,
     TimePassed,
 )
-from medevac.core.failure import explain
+from medevac.core.failure import explain, failing
 from medevac.core.guards import harmless, screen
 from medevac.core.hang import looks, named
 from medevac.core.job_recovery import ALIVE
@@ -78,6 +79,8 @@ def _found(view: View, event: AnyEvent, policy: Policy) -> tuple[Finding, ...]:
         return corruption.findings(view.jobs.get(event.job), event)
     if isinstance(event, TimePassed):
         return named(view)
+    if isinstance(event, OutputRead):
+        return tuple(f for f in failing(view.jobs.get(event.job), event) if is_new(f, view, policy.correlation))
     if not isinstance(event, FaultSeen | EccCounted):
         return ()
     part = view.part(event)

@@ -263,12 +263,15 @@ class CheckpointJudged(Event, frozen=True, kw_only=True, tag=True):
 
 
 class OutputRead(Event, frozen=True, kw_only=True, tag=True):
-    """What the output of an ended attempt says: lines that a signature knows, and the ranks that spoke."""
+    """What the output of an ended attempt says: lines that a signature knows, and the ranks that spoke. `live`: while
+    it still runs, the lines so far, as soon as one of them may name the cause of a crash.
+    """
 
     job: str
     attempt: int
     clues: tuple[Clue, ...] = ()
     ranks: tuple[int, ...] = ()
+    live: bool = False
 
 
 class AttemptExamined(Event, frozen=True, kw_only=True, tag=True):

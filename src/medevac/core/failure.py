@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from medevac.core.decision import Incident
+from msgspec.structs import replace
+
+from medevac.core.decision import Clause, Finding, Incident, Part
 from medevac.core.diagnose import diagnose
 from medevac.core.diagnose_case import Case, Clue, Diagnosis, PastEnd
-from medevac.core.events import AttemptEnded
+from medevac.core.events import AttemptEnded, OutputRead
+from medevac.core.job_recovery import ALIVE
 from medevac.core.jobs import Job
 
 HARDWARE_WEIGHT = {"critical": 96, "warning": 70, "info": 0}
@@ -31,6 +34,31 @@ def explain(job: Job, ended: AttemptEnded, incidents: Iterable[Incident]) -> Dia
         history=job.ends,
     )
     return diagnose(case)
+
+
+def failing(job: Job | None, event: OutputRead) -> tuple[Finding, ...]:
+    """What the lines of an attempt that still runs name as the cause of a crash: a warning that moves nothing."""
+    if job is None or not event.live or event.attempt != job.attempt or job.state not in ALIVE:
+        return ()
+    homes = {place.rank: place.node for place in job.ranks}
+    clues = tuple(replace(c, node=c.node or homes.get(-1 if c.rank is None else c.rank, "")) for c in event.clues)
+    verdict = diagnose(Case(clues=clues, ranks=frozenset(homes), nodes=job.nodes(), started=job.started_at or None))
+    if verdict.abstained or verdict.symptom != "crash":
+        return ()
+    root, first = verdict.root[0], next(iter(verdict.suspects), None)
+    where = f" on {first.node}" if first and first.node else ""
+    who = f"rank {first.rank}{where}: " if first and first.rank is not None else ""
+    return (
+        Finding(
+            rule="crash",
+            part=Part(domain="job", name=event.job),
+            severity="warning",
+            meaning=f"attempt {event.attempt} fails: {verdict.cause}: {who}{root.text.strip()}",
+            at=event.seen_at or event.at,
+            clauses=(Clause(says=f"{root.signature}: confidence in {verdict.cause}", value=verdict.confidence),),
+            facts=(event.id,) if event.id else (),
+        ),
+    )
 
 
 def past_end(verdict: Diagnosis, step: int) -> PastEnd:

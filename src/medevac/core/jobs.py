@@ -126,7 +126,7 @@ class Job(Struct, frozen=True, kw_only=True):
             case AttemptEnded():
                 return replace(self, ended=event)
             case OutputRead():
-                return replace(self, output=event)
+                return self if event.live else replace(self, output=event)
             case AttemptExamined():
                 return replace(self, examined=event.clues)
             case AttributionHeard():

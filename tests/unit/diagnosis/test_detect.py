@@ -44,6 +44,7 @@ def test_a_stall_is_named_over_the_limit_and_a_false_stop_over_patience(
 
 
 def test_a_crash_a_hang_and_a_straggler_are_named_in_time(bench: ModuleType) -> None:
+    assert bench.time_to_name(random.Random(1)) < 1
     assert bench.time_to_crash(random.Random(1)) < 3
     confirmed = bench.time_to_hang(bench.Pauses(), random.Random(1))
     assert confirmed["named_after_s"] < 2
