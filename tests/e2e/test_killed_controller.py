@@ -33,7 +33,7 @@ def run(tmp_path: Path, point: str) -> Iterator[Run]:
 def test_every_call_of_a_port_is_known_here(port: str) -> None:
     """A new call that changes something has no kill test yet: give it a scenario in `SCENARIOS`."""
     calls = {name for name, _ in inspect.getmembers(PORTS[port], inspect.isfunction) if not name.startswith("_")}
-    assert calls == {*kill.MUTATING[port], *kill.READING[port]}
+    assert calls == {*kill.MUTATING[port], *kill.OF_CLUSTERS[port], *kill.READING[port]}
     assert {f"{port}.{name}" for name in kill.MUTATING[port]} <= SCENARIOS.keys()
 
 

@@ -30,6 +30,14 @@ MUTATING: dict[str, tuple[str, ...]] = {
 }
 """The calls of each port that change something, or whose result is recorded: each has a kill test."""
 
+OF_CLUSTERS: dict[str, tuple[str, ...]] = {
+    "scheduler": ("restrict", "repair"),
+    "checkpoints": (),
+    "store": (),
+    "notifier": (),
+}
+"""Calls that change something and that one machine's scheduler cannot do: no scenario there comes to them."""
+
 READING: dict[str, tuple[str, ...]] = {
     "scheduler": ("cluster", "observe", "isolated", "holds"),
     "checkpoints": ("scan", "pointed", "judged"),
