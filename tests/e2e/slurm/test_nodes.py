@@ -3,74 +3,24 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.e2e.slurm.cluster import Cluster, missing, until, until_async
+from tests.e2e.slurm.cluster import Cluster, until, until_async
 from tests.e2e.slurm.test_contract import topology
-from tests.e2e.slurm.training import ROOT, gpu_lost
-from tests.needs import need
 
 from medevac.adapters.schedulers.slurm import Commands, SlurmScheduler, SlurmSettings
 from medevac.adapters.schedulers.slurm.nodemark import node_mark
 from medevac.adapters.schedulers.slurm.restrict import FEATURE
-from medevac.cli.main import main
 from medevac.core.actions import GiveBack, Isolate, Repair, Restrict
 from medevac.ports.errors import OutcomeUnknown, Refused, Unsupported
 
-SLURM_CONF = """\
-RebootProgram={folder}/reboot
-Prolog={folder}/prolog
-HealthCheckProgram={folder}/health-check
-HealthCheckInterval=2
-PartitionName=low Nodes=node[0-3] State=UP
-"""
-DEPLOY = ROOT / "deploy" / "slurm"
-CHECKS = """\
-#!/bin/sh
-[ -e {folder}/checks ] || exit 0
-export SLURM_CONF={folder}/slurm.conf PATH={folder}:$PATH
-exec {deploy}/{name}
-"""
-MEDEVAC = """\
-#!/bin/sh
-cd {root} && exec {python} -m medevac.cli.main "$@" --kernel-log {folder}/kmsg/$SLURMD_NODENAME
-"""
-
-
-@pytest.fixture(scope="module")
-def odd_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A RebootProgram, a second partition, and accelerators of node3 that are only counted."""
-    gone = missing()
-    need(f"Slurm ({', '.join(gone)})", present=not gone)
-    cluster = Cluster(tmp_path_factory.mktemp("nodes"), counted=("node3",), more=SLURM_CONF)
-    folder = cluster.folder
-    program(folder / "reboot", f"#!/bin/sh\ntouch {folder}/rebooted\n")
-    program(folder / "medevac", MEDEVAC.format(root=ROOT, python=sys.executable, folder=folder))
-    for name in ("prolog", "health-check"):
-        program(folder / name, CHECKS.format(folder=folder, deploy=DEPLOY, name=name))
-    try:
-        cluster.start()
-        yield cluster
-    finally:
-        cluster.stop()
-
-
-def program(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
-
 
 @pytest.fixture
-def slurm(odd_cluster: Cluster) -> Cluster:
-    odd_cluster.call("scontrol", "reconfigure")
-    for node in odd_cluster.nodes:
-        odd_cluster.call("scontrol", "update", f"NodeName={node}", "Comment=")
-    odd_cluster.reset()
-    return odd_cluster
+def slurm(odd: Cluster) -> Cluster:
+    return odd
 
 
 @pytest.fixture
@@ -328,44 +278,6 @@ async def test_a_gres_with_files_is_never_counted_down(
     assert (gres, "DRAIN" in state) == ("gpu:2", True)
     assert await counting.look.comment("node0") == ""
     await counting.give_back(back("node0", 0))
-
-
-# --- what nodes check themselves --------------------------------------------------------------------------------------
-
-
-async def test_the_snippets_keep_work_off_a_node_with_a_fresh_fault(slurm: Cluster, scheduler: SlurmScheduler) -> None:
-    """Prolog and HealthCheckProgram as they are shipped; a drain of ours keeps its reason."""
-    await scheduler.isolate(hard("node2"))
-    reason = (await scheduler.look.node("node2")).reason
-    gpu_lost(slurm, "node1")
-    (slurm.folder / "checks").touch()
-    try:
-        until(lambda: "DRAIN" in shown(slurm, "node1", "State")[0], "node1 is drained")
-        assert "Xid 79" in (await scheduler.look.node("node1")).reason
-        assert (await scheduler.look.node("node2")).reason == reason
-        number = slurm.submit("true", "-N1", "--nodelist=node0")
-        slurm.wait_state(number, "COMPLETED")
-        assert await scheduler.isolated() == {"GPU-node2-0": "hard"}, "a drain by the site's own check is not ours"
-    finally:
-        (slurm.folder / "checks").unlink()
-        (slurm.folder / "kmsg" / "node1").write_text("")
-
-
-def test_node_check_sees_our_drain_and_nothing_where_slurm_is_silent(
-    slurm: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    log = slurm.folder / "kmsg" / "node1"
-    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
-    words = ["node-check", "--node", "node1", "--kernel-log", str(log)]
-    assert main(words) == 0
-    slurm.call("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=fan tray")
-    assert main(words) == 0
-    slurm.call("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=medevac[soft=GPU-1] I7: row remaps")
-    assert main(words) == 1
-    assert main([*words[:-1], str(tmp_path / "none")]) == 1, "an unreadable log hides no mark"
-    assert "taken out by Medevac: row remaps (I7)" in capsys.readouterr().out
-    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
-    assert main(words) == 0
 
 
 # --- monitor mode ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""What nodes check themselves, and the service beside a cluster whose nodes are rebooted and come anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.slurm.cluster import Cluster, free_ports, until
+from tests.e2e.slurm.test_contract import topology
+from tests.e2e.slurm.test_nodes import hard, made, shown
+from tests.e2e.slurm.training import Service, gpu_lost
+
+from medevac.adapters.schedulers.slurm import SlurmScheduler
+from medevac.cli.main import main
+from medevac.core.events import ClusterSeen
+
+
+@pytest.fixture
+def slurm(odd: Cluster) -> Cluster:
+    return odd
+
+
+@pytest.fixture
+def scheduler(slurm: Cluster, tmp_path: Path) -> SlurmScheduler:
+    (tmp_path / "topology.toml").write_text(topology(slurm))
+    return made(slurm, tmp_path)
+
+
+# --- what nodes check themselves --------------------------------------------------------------------------------------
+
+
+async def test_the_snippets_keep_work_off_a_node_with_a_fresh_fault(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    """Prolog and HealthCheckProgram as they are shipped; a drain of ours keeps its reason."""
+    await scheduler.isolate(hard("node2"))
+    reason = (await scheduler.look.node("node2")).reason
+    gpu_lost(slurm, "node1")
+    (slurm.folder / "checks").touch()
+    try:
+        until(lambda: "DRAIN" in shown(slurm, "node1", "State")[0], "node1 is drained")
+        assert "Xid 79" in (await scheduler.look.node("node1")).reason
+        assert (await scheduler.look.node("node2")).reason == reason
+        number = slurm.submit("true", "-N1", "--nodelist=node0")
+        slurm.wait_state(number, "COMPLETED")
+        assert await scheduler.isolated() == {"GPU-node2-0": "hard"}, "a drain by the site's own check is not ours"
+    finally:
+        (slurm.folder / "checks").unlink()
+        (slurm.folder / "kmsg" / "node1").write_text("")
+
+
+def test_node_check_sees_our_drain_and_nothing_where_slurm_is_silent(
+    slurm: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    log = slurm.folder / "kmsg" / "node1"
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    words = ["node-check", "--node", "node1", "--kernel-log", str(log)]
+    assert main(words) == 0
+    slurm.call("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=fan tray")
+    assert main(words) == 0
+    slurm.call("scontrol", "update", "NodeName=node1", "State=DRAIN", "Reason=medevac[soft=GPU-1] I7: row remaps")
+    assert main(words) == 1
+    assert main([*words[:-1], str(tmp_path / "none")]) == 1, "an unreadable log hides no mark"
+    assert "taken out by Medevac: row remaps (I7)" in capsys.readouterr().out
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "no.conf"))
+    assert main(words) == 0
+
+
+# --- the service -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def service(slurm: Cluster, tmp_path: Path) -> Iterator[Service]:
+    made_ = Service(slurm, tmp_path)
+    yield made_
+    made_.close()
+
+
+def test_a_lost_gpu_is_rebooted_and_a_new_node_is_looked_after(service: Service) -> None:
+    """By one controller: drained, rebooted through Slurm, back; then a node that was not there when it began."""
+    cluster = service.cluster
+    with service.config.open("a") as config:
+        config.write("look_around_s = 1.0\n")
+    service.start()
+    gpu_lost(cluster, "node2")
+    until((cluster.folder / "rebooted").exists, "Slurm runs the RebootProgram")
+    cluster.kill("node2")
+    cluster.start_node("node2", booted=True)
+    service.until(lambda: service.moved_to("GPU-node2-0")[-1:] == ["healthy"], "mended")
+    assert service.moved_to("GPU-node2-0") == ["hard-draining", "isolated", "isolated", "healthy"]
+    until(lambda: shown(cluster, "node2", "State") == ("IDLE",), "node2 takes work")
+
+    line = next(line for line in cluster.conf.read_text().splitlines() if line.startswith("NodeName=node0 "))
+    port = re.sub(r"Port=\d+", f"Port={free_ports(1)[0]}", line)
+    with cluster.conf.open("a") as conf:
+        conf.write(f"{port.replace('NodeName=node0 ', 'NodeName=node9 ').replace('Gres=gpu:2', 'Gres=')}\n")
+    cluster.kill("slurmctld")
+    cluster.start_controller()
+    service.until(lambda: "node9" in {n.name for e in service.events(ClusterSeen) for n in e.nodes}, "node9 is seen")
+    (cluster.folder / "kmsg" / "node9").touch()
+    gpu_lost(cluster, "node9")
+    until(lambda: "DRAIN" in shown(cluster, "node9", "State")[0], "node9 is drained")
+    assert "medevac[hard=node9]" in cluster.call("scontrol", "-o", "show", "node", "node9").stdout
+    assert service.stop() == 0
