@@ -51,7 +51,7 @@ def epoch(year: int, month: int, day: int) -> float:
 class Clock:
     """Reads the times of one log.
 
-    `offset` is what its local time is ahead of UTC, in seconds; 0.0: learned from the first date that shows its zone.
+    `offset` is what its local time is ahead of UTC, in seconds; 0.0: that of the last date that shows its zone.
     `near`: a full date of another log of the same archive, 0.0 for none.
     """
 
@@ -59,7 +59,7 @@ class Clock:
         self._near = near
         self._reference = time.time() if reference is None else reference
         self.offset = offset
-        self._zone_known = bool(offset)
+        self._zone_given = bool(offset)
         self.dated_at = 0.0
         """The last time that a date with its year gave, or that was inferred from one."""
         self._fresh = 0.0
@@ -92,8 +92,8 @@ class Clock:
 
     def note(self, at: float, ahead: float = 0.0) -> None:
         """A line of the log has the full date `at`, in a zone that is `ahead` of UTC: it tells the year of others."""
-        if not self._zone_known and ahead:
-            self._zone_known, self.offset = True, ahead
+        if ahead and ahead != self.offset and not self._zone_given:
+            self.offset = ahead
             self._forget()
         first = not self.dated_at
         self._move(at)

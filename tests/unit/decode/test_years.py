@@ -111,3 +111,13 @@ def test_a_bug_report_says_when_it_was_made(tmp_path: Path, date: str) -> None:
         tmp_path / "report.log", head, f"Mar  3 10:00:00 n1 kernel: {XID}", f"Mar  8 10:00:00 n1 kernel: {XID}"
     )
     assert found == [utc("2024-03-03T10:00:00"), utc("2023-03-08T10:00:00")]
+
+
+def test_local_times_are_in_the_zone_shown_last_unless_it_was_given(tmp_path: Path) -> None:
+    winter, summer = "2024-01-02T10:00:00+01:00", "2024-07-02T10:00:00+02:00"
+    lines = [f"{winter} n1 kernel: {XID}", f"Jan  2 10:00:00 n1 kernel: {XID}"]
+    lines += [f"{summer} n1 kernel: {XID}", f"Jul  2 10:00:00 n1 kernel: {XID}"]
+    assert [dt.datetime.fromtimestamp(at, dt.UTC).hour for at in times(tmp_path / "kern.log", *lines)] == [9, 9, 8, 8]
+    given = Clock(LATE, offset=3600.0)
+    given.iso("2024-07-02T10:00:00", None, "+02:00")
+    assert given.syslog("Jul", " 2", "10:00:00") == utc("2024-07-02T09:00:00")
