@@ -65,7 +65,8 @@ class Checkpoint(Struct, frozen=True, kw_only=True):
 
 class Job(Struct, frozen=True, kw_only=True):
     """One job. `best` is the furthest sound step of earlier attempts, `reached` of this one; `unproven` how many
-    attempts in a row ended without passing `best`; `bad` the (attempt, step) pairs where NaN or infinity showed,
+    attempts in a row ended without passing `best`; `lead` the step that rank 0 reported last (a job that goes back, or
+    starts again inside its attempt, moves all the same); `bad` the (attempt, step) pairs where NaN or infinity showed,
     `bad_rank` the rank that said so last; `denied` why its last starts came to nothing (no-place, refused), `denials`
     how many in a row; `failed_as` how its last attempt failed by itself, "" once it is past that.
     """
@@ -83,6 +84,7 @@ class Job(Struct, frozen=True, kw_only=True):
     resumed: int | None = None
     best: int = -1
     reached: int = -1
+    lead: int = -1
     rank_steps: Map[int, int] = Map()
     restarts: int = 0
     unproven: int = 0
@@ -147,6 +149,7 @@ class Job(Struct, frozen=True, kw_only=True):
             resumed=action.resume_from,
             ordered=None,
             reached=-1,
+            lead=-1,
             rank_steps=Map(),
             ended=None,
             output=None,
@@ -167,12 +170,14 @@ class Job(Struct, frozen=True, kw_only=True):
         if any(attempt == event.attempt for attempt, _ in self.bad):
             return self
         seen = max(event.step, self.rank_steps.get(event.rank, -1))
-        tells = event.step > self.reached or (event.phase != self.pace.phase and event.rank == 0)
+        moves = event.rank == 0 and (event.phase, event.step) != (self.pace.phase, self.lead)
+        tells = moves or event.step > self.reached or (event.rank == 0 and event.phase != "step")
         at = event.seen_at or event.at
         steps = tells and event.phase == self.pace.phase == "step"
         return replace(
             self,
             reached=max(self.reached, event.step),
+            lead=event.step if event.rank == 0 else self.lead,
             rank_steps=self.rank_steps.set(event.rank, seen),
             pace=self.pace.after(event.phase, at) if tells else self.pace,
             examined=() if tells else self.examined,

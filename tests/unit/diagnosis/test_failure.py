@@ -143,3 +143,31 @@ def test_the_story_names_the_suspect_even_where_the_cause_is_unknown() -> None:
 def test_the_story_says_nothing_of_an_end_without_any_sign() -> None:
     told = trains(running(Told(), ranks=4))
     assert diagnosis(ended(told, ev.RankExit(rank=2, code=143, signal=15), code=143)) == ""
+
+
+def test_a_job_that_goes_back_moves() -> None:
+    """An elastic restart inside the attempt: the steps since its checkpoint are done again."""
+    told = trains(running(Told(), ranks=4), steps=40)
+    for step in range(5, 35):
+        at = told.view.now + 2.0
+        told.tell(*(ev.StepReported(at=at, job="job", attempt=1, step=step, rank=rank) for rank in range(4)))
+        due = told.view.look_deadline(told.view.jobs["job"])
+        assert due
+        assert due > at + 4
+    assert told.view.jobs["job"].reached == 39
+
+
+def test_a_phase_that_is_told_again_goes_on() -> None:
+    told = trains(running(Told(), ranks=4))
+    for at in (100.0, 1000.0, 2500.0, 4000.0):
+        told.tell(ev.StepReported(at=at, job="job", attempt=1, step=19, phase="load"))
+        assert told.view.look_deadline(told.view.jobs["job"]) == at + 1800.0
+    told.tell(ev.StepReported(at=4100.0, job="job", attempt=1, step=19, phase="load", rank=3))
+    assert told.view.look_deadline(told.view.jobs["job"]) == 5800.0, "rank 0 speaks for the job"
+
+
+def test_the_same_step_again_is_no_movement() -> None:
+    told = trains(running(Told(), ranks=4))
+    before = told.view.look_deadline(told.view.jobs["job"])
+    told.tell(ev.StepReported(at=told.view.now + 1, job="job", attempt=1, step=19))
+    assert told.view.look_deadline(told.view.jobs["job"]) == before
