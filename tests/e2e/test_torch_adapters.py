@@ -1,13 +1,13 @@
-"""The callbacks for Trainers of others; those packages are no dependency, so each test runs where its package is."""
+"""The callbacks for Trainers of others, with the real packages (extra `dev`)."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.needs import need
 from torch import nn
 
 from medevac.torch import lineage
@@ -34,11 +34,6 @@ def rows() -> list[dict[str, torch.Tensor]]:
     return [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(64)]
 
 
-def where_installed(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed: its callback is not tested here")
-
-
 def went_on(model: nn.Module, folder: Path) -> None:
     assert all(bool(torch.isfinite(parameter).all()) for parameter in model.parameters())
     assert 4 in {known.step for known in lineage.survey(folder)}
@@ -46,7 +41,8 @@ def went_on(model: nn.Module, folder: Path) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_hugging_face(tmp_path: Path) -> None:
-    where_installed("transformers")
+    need("transformers")
+    need("accelerate")
     from transformers import Trainer, TrainingArguments
 
     from medevac.torch.huggingface import MedevacCallback
@@ -62,7 +58,7 @@ def test_hugging_face(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_lightning(tmp_path: Path) -> None:
-    where_installed("lightning")
+    need("lightning")
     from lightning.pytorch import LightningModule, Trainer
 
     from medevac.torch.lightning import MedevacCallback
