@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.runs import ROOT
-from tests.e2e.test_torch_ddp import TorchRun
+from tests.e2e.runs import LIMIT_S, ONE_THREAD, ROOT
+from tests.e2e.test_torch_ddp import RANKS, TorchRun
 
 from medevac.adapters.schedulers.local.processes import look
 
@@ -50,3 +52,36 @@ def test_a_killed_rank_is_back_from_a_warm_process_and_from_memory(tmp_path: Pat
         run.until(lambda: look(keeper) is None, "ended its keeper")
     finally:
         run.close()
+
+
+RANK = """
+import os, signal, sys
+import torch.distributed as dist
+dist.init_process_group("gloo")
+again = os.environ["TORCHELASTIC_RESTART_COUNT"]
+forked = "torch.distributed.run" in sys.modules
+print("rank", dist.get_rank(), again, forked, os.getsid(0) == os.getpid(), sys.argv[1:], flush=True)
+dist.barrier()
+if again == "0" and dist.get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+dist.barrier()
+dist.destroy_process_group()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def test_torchrun_forks_its_ranks_and_starts_them_again(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text(RANK)
+    options = ["--nproc-per-node", str(RANKS), "--max-restarts", "1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "medevac.torch.run", *options, str(tmp_path / "rank.py"), "83"],
+        env=os.environ | ONE_THREAD | {"MEDEVAC_WARM": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert ended.returncode == 83, ended.stdout
+    said = sorted(line for line in ended.stdout.splitlines() if line.startswith("rank"))
+    assert said == [f"rank {rank} {again} True True ['83']" for rank in range(RANKS) for again in range(2)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from medevac.adapters.schedulers.local.warm import interpreter
 from medevac.cli.output import CommandError
+from medevac.client.forks import interpreter
 from medevac.core.events import JobPolicy
 
 

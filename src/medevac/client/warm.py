@@ -33,7 +33,7 @@ import threading
 import time
 import types
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 ROOM = "MEDEVAC_WARM_ROOM"
 """A variable whose value is overwritten with the variables of the rank: /proc/<pid>/environ, by which an attempt's
@@ -47,6 +47,8 @@ OWN = (
 
 LATER = {"torch": ("torch._dynamo", "torch.distributed.checkpoint.state_dict", "torch.distributed.tensor")}
 """What a training imports after its first lines: the first optimizer imports torch._dynamo."""
+
+LAUNCHER = "medevac.torch.run"
 
 WORKS, RESTS = 0.02, 0.04
 """Seconds of work, and of rest after each while it imports: the training beside it has the cores. A nice value would
@@ -94,12 +96,14 @@ class Warm:
         self._draws: dict[str, Any] = {}
         self._files: dict[str, int] = {}
 
-    def prepare(self) -> None:
-        """Import everything, slowly; `refused` says why this process is of no use."""
+    def prepare(self, rests: float = RESTS) -> list[str]:
+        """Import everything, slowly; `refused` says why this process is of no use. Returns the modules that should be
+        left to the ranks and were not, for a process that starts over without them.
+        """
         os.chdir(self._task["cwd"])
         self._look_like_the_job()
         os.environ.__class__ = Watched
-        signal.signal(signal.SIGPROF, lambda *_: time.sleep(RESTS))
+        signal.signal(signal.SIGPROF, lambda *_: time.sleep(rests))
         signal.setitimer(signal.ITIMER_PROF, WORKS, WORKS)
         try:
             left = self._import_all()
@@ -107,11 +111,10 @@ class Warm:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
             os.environ.__class__ = os._Environ  # noqa: SLF001 - as it was
-        if left:
-            self._again(left)
         gc.collect()
         gc.freeze()
         self.refused = self.refused or unfit()
+        return left
 
     def _look_like_the_job(self) -> None:
         """`sys.argv` and `sys.path` as the interpreter makes them for the script."""
@@ -137,24 +140,22 @@ class Warm:
 
     def _wanted(self) -> list[tuple[str, str]]:
         try:
-            found = top_level_imports(self._script().read_text(encoding="utf-8"))
+            found = [one for path in self._scripts() for one in top_level_imports(path.read_text(encoding="utf-8"))]
         except (OSError, ImportError, SyntaxError, ValueError) as problem:
             self.refused = f"{self.argv[0]} cannot be read: {problem}"
             return []
-        found += [(name, "") for name in self._task["imports"]]
+        found += [tuple(one) for one in self._task["imports"]]
         tops = {name.partition(".")[0] for name, _ in found}
         return [*found, *((more, "") for top, later in LATER.items() if top in tops for more in later)]
 
-    def _script(self) -> Path:
+    def _scripts(self) -> list[Path]:
+        """What is run: the script, or the module and, for a launcher of ranks, the script among its arguments."""
         if self.argv[0] != "-m":
-            return Path(self.argv[0])
+            return [Path(self.argv[0])]
         spec = importlib.util.find_spec(self.argv[1])
-        return Path(spec.origin if spec and spec.origin else self.argv[1])
-
-    def _again(self, left: list[str]) -> NoReturn:
-        """Start over without these: what has been imported cannot be taken back."""
-        task = json.dumps({**self._task, "leave": [*self._task["leave"], *left]})
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:-1], task])  # noqa: S606 - this very program
+        module = Path(spec.origin if spec and spec.origin else self.argv[1])
+        theirs = next((Path(word) for word in self.argv[2:] if word.endswith(".py")), None)
+        return [module, theirs] if theirs and self.argv[1] == LAUNCHER else [module]
 
     def serve(self, link: socket.socket) -> dict[str, Any] | None:
         """Fork a rank for each order. Returns in the rank, with its order; None when no more orders come."""
@@ -167,12 +168,12 @@ class Warm:
                 stale = next((path for path, then in self._files.items() if modified(path) != then), "")
                 if stale or self.refused:
                     keeper.send(json.dumps({"problem": self.refused or f"{stale} has changed"}).encode())
-                elif self._forked(keeper, link, order["keeper"]):
+                elif self._forked(keeper, order):
                     link.close()
                     self._draw_anew()
                     return order
 
-    def _forked(self, keeper: socket.socket, link: socket.socket, parent: int) -> bool:
+    def _forked(self, keeper: socket.socket, order: dict[str, Any]) -> bool:
         """True in the new rank. It is an orphan at first, so that the keeper, a sub-reaper, becomes its parent."""
         pid = os.fork()
         if pid:
@@ -180,8 +181,8 @@ class Warm:
             return False
         if os.fork():
             os._exit(0)
-        belong_to(parent)
-        os.setpgid(0, 0)
+        belong_to(order["keeper"])
+        os.setsid() if order["session"] else os.setpgid(0, 0)
         keeper.send(json.dumps({"pid": os.getpid()}).encode())
         if not keeper.recv(1):
             os._exit(128 + signal.SIGKILL)
@@ -282,11 +283,12 @@ def die_with(parent: int) -> None:
 
 def become(order: dict[str, Any]) -> None:
     """Output, environment and signals of the rank."""
-    null, log = os.open(os.devnull, os.O_RDONLY), os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for source, target in ((null, 0), (log, 1), (log, 2)):
-        os.dup2(source, target)
-    os.close(null)
-    os.close(log)
+    for target, path in enumerate((os.devnull, order["out"], order["err"])):
+        if path:
+            flags = os.O_RDONLY if target == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            source = os.open(path, flags, 0o600)
+            os.dup2(source, target)
+            os.close(source)
     for number in (signal.SIGHUP, signal.SIGXFSZ, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     show({name: value for name, value in order["env"].items() if is_own(name)})
@@ -327,7 +329,9 @@ def main() -> None:
     die_with(task["keeper"])
     began = time.monotonic()
     warm = Warm(task)
-    warm.prepare()
+    if left := warm.prepare():  # what has been imported cannot be taken back
+        again = json.dumps({**task, "leave": [*task["leave"], *left]})
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:-1], again])  # noqa: S606 - this very program
     os.set_inheritable(link.fileno(), not inheritable)
     told = {"refused": warm.refused, "modules": len(sys.modules), "seconds": time.monotonic() - began}
     link.send(json.dumps({**told, "left": task["leave"]}).encode())

@@ -16,6 +16,7 @@ from torch.distributed.run import main as torchrun
 
 from medevac.client.agents import fitted
 from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, SUSPECT, TERMINATED
+from medevac.torch.warm_ranks import fork_ranks
 
 SAID = (HARDWARE, SUSPECT, ROLL_BACK, DRAINED, TERMINATED)
 """In this order: a rank whose hardware failed outweighs one that was only asked to leave."""
@@ -27,6 +28,7 @@ def main() -> int:
     os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
         fit()
+        fork_ranks(sys.argv[1:])
         torchrun()
     except ChildFailedError as failed:
         codes = {failure.exitcode for failure in failed.failures.values()}

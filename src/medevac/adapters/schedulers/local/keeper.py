@@ -183,15 +183,13 @@ class Keeper:
         """Ranks that need no start, by rank their pid."""
         if self._pool is None:
             return {}
-        from medevac.adapters.schedulers.local.warm import Order
+        from medevac.client.forks import Order
 
-        logs = {planned.place.rank: self._attempt.log(planned.place.rank) for planned in self._plan.ranks}
-        return self._pool.ranks(
-            [
-                Order(planned.place.rank, os.environ | shared | planned.env, logs[planned.place.rank])
-                for planned in self._plan.ranks
-            ]
-        )
+        orders = []
+        for planned in self._plan.ranks:
+            log = str(self._attempt.log(planned.place.rank))
+            orders.append(Order(planned.place.rank, os.environ | shared | planned.env, log, log))
+        return self._pool.ranks(orders)
 
     def _spawn(self, planned: PlannedRank, shared: Mapping[str, str]) -> int:
         keeper = os.getpid()

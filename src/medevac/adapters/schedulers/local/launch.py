@@ -69,6 +69,8 @@ def _job_variables(spec: JobSpec, action: StartAttempt, state: Path) -> dict[str
     # Buffered output comes out minutes late, and never from a killed process.
     if "PYTHONUNBUFFERED" not in spec.env:
         found["PYTHONUNBUFFERED"] = "1"
+    if spec.policy.warm:
+        found["MEDEVAC_WARM"] = "1"  # for a launcher of ranks
     if spec.checkpoint_dir:
         found["MEDEVAC_CHECKPOINT_DIR"] = spec.checkpoint_dir
         if action.resume_from is not None:

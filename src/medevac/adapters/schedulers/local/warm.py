@@ -9,18 +9,17 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import select
 import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from medevac.adapters.schedulers.local.files import Plan
 from medevac.client import warm
+from medevac.client.forks import Order, fork, interpreter, read
 
 AFTER_SECONDS = 5.0
 """Into an attempt, that its ranks have the cores while they start; MEDEVAC_WARM_AFTER_S says otherwise."""
@@ -31,38 +30,7 @@ AGAIN_SECONDS = (5.0, 60.0, 600.0)
 FORK_SECONDS = 3.0
 """How long a rank may take to say that it is there, before it is started cold."""
 
-_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].+")
-_WITH_VALUE = {"-W", "-X"}
-_PIECE = 200_000
 Say = Callable[[str], None]
-
-
-class Order(NamedTuple):
-    """A rank to be forked."""
-
-    rank: int
-    env: Mapping[str, str]
-    log: Path
-
-
-class Interpreter(NamedTuple):
-    """How a job's command calls Python: the program and its options, then the script (or -m) and its arguments."""
-
-    options: tuple[str, ...]
-    argv: tuple[str, ...]
-
-
-def interpreter(command: Sequence[str]) -> Interpreter | None:
-    """None for a command that is no Python with a script or a module."""
-    if not re.fullmatch(r"python[0-9.]*", Path(command[0]).name):
-        return None
-    at = 1
-    while at < len(command) and (command[at] in _WITH_VALUE or _OPTION.fullmatch(command[at])):
-        at += 2 if command[at] in _WITH_VALUE else 1
-    argv = tuple(command[at:])
-    is_module = len(argv) > 1 and argv[0] == "-m"
-    is_script = bool(argv) and argv[0].endswith(".py")
-    return Interpreter(tuple(command[:at]), argv) if is_module or is_script else None
 
 
 class Pool:
@@ -117,40 +85,9 @@ class Pool:
         self._listen()
         if not (self._link and self._ready):
             return {}
-        waiting = {}
-        for order in orders:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                if self._ask(order, theirs):
-                    waiting[ours] = order.rank
-                else:
-                    ours.close()
-        return self._answers(waiting)
-
-    def _ask(self, order: Order, theirs: socket.socket) -> bool:
-        assert self._link
-        data = json.dumps({"env": dict(order.env), "log": str(order.log), "keeper": os.getpid()}).encode()
-        try:
-            socket.send_fds(self._link, [data], [theirs.fileno()])
-        except OSError as problem:
-            self._say(f"rank {order.rank} is started cold: {problem.strerror}")
-            return False
-        return True
-
-    def _answers(self, waiting: dict[socket.socket, int]) -> dict[int, int]:
-        found: dict[int, int] = {}
-        deadline = time.monotonic() + FORK_SECONDS
-        while waiting and (left := deadline - time.monotonic()) > 0:
-            for link in select.select(list(waiting), [], [], left)[0]:
-                rank, told = waiting.pop(link), _read(link)
-                if "pid" in told and _let_go(link):
-                    found[rank] = told["pid"]
-                else:
-                    self._say(f"rank {rank} is started cold: {told.get('problem', 'the warm process does not answer')}")
-                link.close()
-        for link, rank in waiting.items():
-            self._say(f"rank {rank} is started cold: the warm process is late")
-            link.close()
+        found, problems = fork(self._link, orders, FORK_SECONDS)
+        for rank, why in problems.items():
+            self._say(f"rank {rank} is started cold: {why}")
         return found
 
     def _start(self) -> None:
@@ -162,7 +99,8 @@ class Pool:
         if program is None:
             raise FileNotFoundError(errno.ENOENT, "is not there", name)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        task = {"argv": self._python.argv, "cwd": self._plan.cwd, "imports": self._plan.warm_imports, "leave": ()}
+        imports = [(name, "") for name in self._plan.warm_imports]
+        task = {"argv": self._python.argv, "cwd": self._plan.cwd, "imports": imports, "leave": ()}
         argv = [program, *self._python.options[1:], str(warm.__file__), str(theirs.fileno())]
         with theirs:
             os.set_inheritable(theirs.fileno(), self.pid == 0)
@@ -181,7 +119,7 @@ class Pool:
         """What it says once: that it is ready, or of no use."""
         if self._link is None or self._ready or not select.select([self._link], [], [], 0)[0]:
             return
-        told = _read(self._link)
+        told = read(self._link)
         if refused := told.get("refused"):
             self._refuse(refused)
             self.close()
@@ -204,18 +142,3 @@ class Pool:
 
 def _of_a_rank(name: str) -> bool:
     return warm.is_own(name) and name not in {"MEDEVAC_STATE_DIR", "MEDEVAC_JOB_ID", "MEDEVAC_SOCKET"}
-
-
-def _read(link: socket.socket) -> dict[str, Any]:
-    try:
-        data = link.recv(_PIECE)
-        return dict(json.loads(data)) if data else {}
-    except (OSError, ValueError):
-        return {}
-
-
-def _let_go(link: socket.socket) -> bool:
-    try:
-        return link.send(b"1") == 1
-    except OSError:
-        return False
