@@ -24,6 +24,7 @@ from medevac.core.actions import ExamineAttempt
 from medevac.core.diagnose_case import Clue
 from medevac.core.events import AttemptExamined, RankPlace
 from medevac.core.flight_recorder import analyse
+from medevac.core.progress import SUSPENDED
 from medevac.core.stacks import Load, of_loads, of_stacks
 from medevac.decode.fr_dump_files import read_dumps, stall_clues
 
@@ -57,10 +58,17 @@ async def examine_files(
     places: Iterable[RankPlace],
     started: float,
     now: float,
+    *,
+    suspended: bool = False,
 ) -> tuple[AttemptExamined, ...]:
     """An attempt elsewhere, of which only files on a shared file system are seen: its flight recorders' dumps, and
-    the heartbeat files that its ranks keep in the checkpoint folder since it `started`.
+    the heartbeat files that its ranks keep in the checkpoint folder since it `started`. `suspended`: by its scheduler.
     """
+    if suspended:
+        clue = Clue(
+            signature=SUSPENDED, role="symptom", symptom="none", names="none", text="the scheduler suspended it"
+        )
+        return await _soon(look, now, lambda: [clue])
 
     def seen() -> list[Clue]:
         nodes = {place.rank: place.node for place in places}

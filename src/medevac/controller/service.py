@@ -175,7 +175,16 @@ class SlurmPorts:
         memory, policy = self.slurm.memory.jobs().get(look.job), self._policy(look.job)
         run = memory.run(look.attempt) if memory else None
         places, since = (run.started.ranks, run.started.at) if run else ((), 0.0)
-        return await examine_files(look, policy.flight_recorder, policy.checkpoint_dir, places, since, self.clock.now())
+        states = {job.state for job in self.slurm.look.latest if self.slurm.name_of(job) == look.job}
+        return await examine_files(
+            look,
+            policy.flight_recorder,
+            policy.checkpoint_dir,
+            places,
+            since,
+            self.clock.now(),
+            suspended=bool(states & {"SUSPENDED", "STOPPED"}),
+        )
 
     async def over(self, job: str) -> None:
         """What the next attempt was to load is nobody's any more: Slurm gives numbers again."""

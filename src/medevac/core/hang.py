@@ -19,7 +19,12 @@ NAMED = "hang"
 
 def named(view: View) -> tuple[Finding, ...]:
     """The attempts whose limit has just passed: warnings that move nothing by themselves."""
-    return tuple(_finding(name, job, view) for name, job in _silent(view) if job.looks.since != job.pace.since)
+    return tuple(_finding(name, job, view) for name, job in _silent(view) if _new(job))
+
+
+def _new(job: Job) -> bool:
+    """This silence was not told yet, and is not one of a job that stood suspended when it was looked at last."""
+    return job.looks.since != job.pace.since and not job.suspended
 
 
 def _finding(name: str, job: Job, view: View) -> Finding:

@@ -28,7 +28,7 @@ from medevac.core.events import (
     StepReported,
 )
 from medevac.core.job_recovery import JOB
-from medevac.core.progress import Looks, Pace
+from medevac.core.progress import SUSPENDED, Looks, Pace
 from medevac.core.slowness import Slowness
 
 JobEvent: TypeAlias = (
@@ -104,6 +104,7 @@ class Job(Struct, frozen=True, kw_only=True):
     output: OutputRead | None = None
     examined: tuple[Clue, ...] = ()
     looks: Looks = Looks()
+    suspended: bool = False
     ends: tuple[PastEnd, ...] = ()
     verdict: Diagnosed | None = None
     corrupted: CorruptionSeen | None = None
@@ -130,7 +131,7 @@ class Job(Struct, frozen=True, kw_only=True):
             case OutputRead():
                 return self if event.live else replace(self, output=event)
             case AttemptExamined():
-                return replace(self, examined=event.clues)
+                return self._examined(event)
             case AttributionHeard():
                 return self
             case ResumedFrom():
@@ -154,10 +155,18 @@ class Job(Struct, frozen=True, kw_only=True):
             ended=None,
             output=None,
             examined=(),
+            suspended=False,
             corrupted=None,
             pace=replace(self.pace, phase=None),
             slowness=self.slowness.afresh(),
         )
+
+    def _examined(self, event: AttemptExamined) -> Job:
+        """What was seen; a job that its scheduler has suspended cannot move, and is given its time anew."""
+        if any(clue.signature == SUSPENDED for clue in event.clues):
+            until = (event.seen_at or event.at) + self.pace.rule.look_most_s
+            return replace(self, suspended=True, pace=self.pace.looked_away(until))
+        return replace(self, examined=event.clues)
 
     def _stepped(self, event: StepReported) -> Job:
         if event.handled:
@@ -181,6 +190,7 @@ class Job(Struct, frozen=True, kw_only=True):
             rank_steps=self.rank_steps.set(event.rank, seen),
             pace=self.pace.after(event.phase, at) if tells else self.pace,
             examined=() if tells else self.examined,
+            suspended=self.suspended and not tells,
             slowness=self.slowness.after(event, at - self.pace.since if steps else None),
         )
 

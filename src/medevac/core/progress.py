@@ -32,6 +32,10 @@ EVIDENCE = (
 """What a look at a silent attempt may find, by the names of its clues."""
 
 
+SUSPENDED = "job-suspended"
+"""The scheduler has stopped the job for a while: no hang, however long."""
+
+
 class HangRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The numbers of a hang, seconds; policy data (ADR 0021).
 

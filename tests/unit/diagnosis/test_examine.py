@@ -142,6 +142,12 @@ async def test_a_configured_folder_is_read_instead(ranks: Ranks, tmp_path: Path)
     assert await examine_files(LOOK, None, None, (), 0.0, 1.0) == ()
 
 
+async def test_a_job_that_its_scheduler_suspended_is_seen_as_that(tmp_path: Path) -> None:
+    touched(tmp_path, n1_0=0.0, n1_1=99.0, n1_2=0.0)
+    (seen,) = await examine_files(LOOK, None, str(tmp_path), (), 0.0, 1.0, suspended=True)
+    assert [clue.signature for clue in seen.clues] == ["job-suspended"]
+
+
 async def test_an_attempt_that_left_no_files_says_nothing(tmp_path: Path) -> None:
     assert await examine(LOOK, Attempt(tmp_path / "jobs" / "j" / "attempts" / "4"), None, 1.0) == ()
 

@@ -171,3 +171,19 @@ def test_the_same_step_again_is_no_movement() -> None:
     before = told.view.look_deadline(told.view.jobs["job"])
     told.tell(ev.StepReported(at=told.view.now + 1, job="job", attempt=1, step=19))
     assert told.view.look_deadline(told.view.jobs["job"]) == before
+
+
+def test_a_suspended_job_is_no_hang_however_long() -> None:
+    told = trains(running(Told(), ranks=4))
+    assert silent(told).findings
+    for _ in range(100):
+        clue = Clue(signature="job-suspended", role="symptom", symptom="none", names="none", text="suspended")
+        told.tell(ev.AttemptExamined(at=told.view.now + 0.2, job="job", attempt=1, clues=(clue,)))
+        said = silent(told)
+        assert (said.findings, said.moved) == ((), ())
+        assert [type(action) for action in said.actions] == [ExamineAttempt]
+    assert told.view.now > 3600
+    told.tell(ev.StepReported(at=told.view.now + 100, job="job", attempt=1, step=20))
+    while not silent(told).moved:
+        pass
+    assert any(one.rule == "hang" for decision in told.decisions[-20:] for one in decision.findings), "it hangs now"
