@@ -119,6 +119,23 @@ def test_the_parts_of_a_het_job_are_one() -> None:
     assert other.id == "17"
 
 
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        ("PENDING COMPLETING", "COMPLETING"),
+        ("PENDING RUNNING", "COMPLETING"),
+        ("FAILED COMPLETING", "COMPLETING"),
+        ("PENDING PENDING", "PENDING"),
+        ("RUNNING COMPLETING", "RUNNING"),
+        ("FAILED FAILED", "FAILED"),
+    ],
+)
+def test_a_het_job_is_where_the_last_of_its_parts_is(states: str, state: str) -> None:
+    parts = (line(JobID=str(40 + n), HetJobID="40", State=word) for n, word in enumerate(states.split()))
+    (job,) = parse.het_groups(parse.squeue("".join(parts), MARK))
+    assert job.state == state
+
+
 def test_nodes_on_several_lines_and_on_one() -> None:
     first, second = parse.nodes(NODES)
     assert first.states == {"IDLE", "NOT_RESPONDING", "DRAIN", "CLOUD"}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from medevac.adapters.schedulers.slurm.hostlist import expand, numbers
-from medevac.adapters.schedulers.slurm.values import JobDetail, Partition, SlurmJob, SlurmNode
+from medevac.adapters.schedulers.slurm.values import BETWEEN, RUNS, JobDetail, Partition, SlurmJob, SlurmNode
 from medevac.ports.errors import BadReply
 
 FIELDS = (
@@ -329,7 +329,9 @@ def exit_status(text: str) -> tuple[int, int]:
 
 
 def het_groups(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
-    """Jobs with the components of a heterogeneous one drawn together into its leader."""
+    """Jobs with the components of a heterogeneous one drawn together into its leader: it is in the queue, or over, when
+    all of them are.
+    """
     import msgspec
 
     parts: dict[str, list[SlurmJob]] = {}
@@ -340,5 +342,10 @@ def het_groups(jobs: Iterable[SlurmJob]) -> tuple[SlurmJob, ...]:
         first = next((job for job in members if job.number == leader), members[0])
         hosts = ",".join(job.nodes for job in members if job.nodes)
         count, tasks = sum(job.node_count for job in members), sum(job.tasks for job in members)
-        alone.append(msgspec.structs.replace(first, nodes=hosts, node_count=count, tasks=tasks))
+        rests = first.state not in RUNS | BETWEEN
+        state = "COMPLETING" if rests and any(job.state in RUNS | BETWEEN for job in members) else first.state
+        parts_of = tuple(job.number for job in members)
+        alone.append(
+            msgspec.structs.replace(first, state=state, parts=parts_of, nodes=hosts, node_count=count, tasks=tasks)
+        )
     return tuple(alone)

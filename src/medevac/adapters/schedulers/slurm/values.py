@@ -12,8 +12,8 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class SlurmJob(Value, frozen=True, kw_only=True):
     """One line of `squeue`, texts as they stand there. `id` is what commands take: 17, or 12_3 for an array's task.
 
-    `state` is the long name; `exit_code` the raw wait status; times ISO in UTC; `asked` when Slurm was asked, by the
-    monotonic clock.
+    `parts` are the numbers of a heterogeneous job's components; `state` is the long name; `exit_code` the raw wait
+    status; times ISO in UTC; `asked` when Slurm was asked, by the monotonic clock.
     """
 
     id: str
@@ -36,6 +36,7 @@ class SlurmJob(Value, frozen=True, kw_only=True):
     qos: str = ""
     user: str = ""
     het: str = ""
+    parts: tuple[str, ...] = ()
     admin_comment: str = ""
     comment: str = ""
     stdout: str = ""
