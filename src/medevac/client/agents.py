@@ -70,7 +70,7 @@ def fitted(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str],
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
-    return len([uuid for uuid in environ.get("MEDEVAC_GPUS", environ.get("MEDEVAC_GPU", "")).split(",") if uuid])
+    return len([uuid for uuid in (environ.get("MEDEVAC_GPUS") or environ.get("MEDEVAC_GPU", "")).split(",") if uuid])
 
 
 def _options(words: Sequence[str]) -> tuple[dict[str, str], int]:

@@ -52,8 +52,8 @@ def _told(environ: Mapping[str, str], local: int) -> tuple[str, str]:
     """A launcher's ranks share the launcher's environment: theirs are its GPUs in order."""
     if "TORCHELASTIC_RUN_ID" not in environ:
         return environ.get("MEDEVAC_GPU", ""), environ.get("MEDEVAC_PCI", "")
-    gpus = environ.get("MEDEVAC_GPUS", environ.get("MEDEVAC_GPU", "")).split(",")
-    pcis = environ.get("MEDEVAC_PCIS", environ.get("MEDEVAC_PCI", "")).split(",")
+    gpus = (environ.get("MEDEVAC_GPUS") or environ.get("MEDEVAC_GPU", "")).split(",")
+    pcis = (environ.get("MEDEVAC_PCIS") or environ.get("MEDEVAC_PCI", "")).split(",")
     return (gpus[local], pcis[local]) if local < len(gpus) == len(pcis) else ("", "")
 
 
