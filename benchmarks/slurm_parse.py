@@ -54,7 +54,8 @@ def job_lines(count: int) -> str:
             "NONE", "2026-11-30T23:10:00", "1", "1", "4294901750", "None", "train", "physics", "normal",
             f"user{n % 300}",
             "(null)", '{"medevac": {"checkpoint_dir": "/shared/checkpoints/run", "max_restarts": 10}}',
-            "/shared/home/user/runs/llama/slurm-%A_%a.out", "/shared/home/user/runs/llama", "pretrain phase 2",
+            "/shared/home/user/runs/llama/slurm-%A_%a.out", "/shared/home/user/runs/llama/slurm-%A_%a.err",
+            "/shared/home/user/runs/llama", "pretrain phase 2",
         )  # fmt: skip
         words = [f"{value}#{MARK}" for value in values[:-1]]
         lines.append("".join(words) + f"{values[-1]}${MARK}\n")

@@ -137,13 +137,9 @@ def _pattern(key: str) -> re.Pattern[str]:
     return re.compile(rf"(?:^|\s){re.escape(key)}=(\S*)")
 
 
-_NODE = {
-    key: _pattern(key)
-    for key in (
-        *("NodeName", "State", "Gres", "Partitions", "Weight", "AvailableFeatures", "ActiveFeatures", "Features"),
-        "BootTime",
-    )
-}
+_NODE = re.compile(
+    r"(?:^|\s)(NodeName|State|Gres|Partitions|Weight|AvailableFeatures|ActiveFeatures|Features|BootTime)=(\S*)"
+)
 _COMMENT = re.compile(r"\sComment=(.*?)\s*(?=$|\s(?:Extra|InstanceId|InstanceType|ResumeAfterTime|Reservation)=)")
 _SIGNED_REASON = re.compile(r"\sReason=(.*) \[([^\]@\s]*)@(\d{4}-[^\]]*)\]")
 _REASON = re.compile(r"\sReason=(.*?)()()(?=$|\s+(?:Comment|Extra|ResumeAfterTime)=)")
@@ -161,11 +157,6 @@ _STATE_MARKS = {
 }
 
 
-def _get(record: str, key: str) -> str:
-    found = _NODE[key].search(record)
-    return _word(found[1]) if found else ""
-
-
 def _words(text: str) -> tuple[str, ...]:
     return tuple(text.split(",")) if text else ()
 
@@ -179,18 +170,19 @@ def nodes(text: str) -> tuple[SlurmNode, ...]:
 
 
 def _node(record: str) -> SlurmNode:
-    boot, available, active = (_get(record, key) for key in ("BootTime", "AvailableFeatures", "ActiveFeatures"))
+    told = {key: _word(value) for key, value in reversed(_NODE.findall(record))}  # the first of a key stands
+    boot = told.get("BootTime", "")
     comment = _COMMENT.search(record) if "Comment=" in record else None
     reason = (_SIGNED_REASON.search(record) or _REASON.search(record)) if "Reason=" in record else None
     return SlurmNode(
-        name=_get(record, "NodeName"),
-        states=states(_get(record, "State")),
-        gres=_get(record, "Gres"),
-        partitions=_words(_get(record, "Partitions")),
-        weight=int(_get(record, "Weight") or 1),
-        features=_words(available or _get(record, "Features")),
-        active=_words(active),
-        complete=all(f" {key}=" in record for key in ("State", "Weight", "BootTime")),
+        name=told["NodeName"],
+        states=states(told.get("State", "")),
+        gres=told.get("Gres", ""),
+        partitions=_words(told.get("Partitions", "")),
+        weight=int(told.get("Weight") or 1),
+        features=_words(told.get("AvailableFeatures") or told.get("Features", "")),
+        active=_words(told.get("ActiveFeatures", "")),
+        complete=told.keys() >= {"State", "Weight", "BootTime"},
         boot=boot if seconds(boot) else "",
         comment=comment[1] if comment else "",
         reason=reason[1].strip() if reason else "",
