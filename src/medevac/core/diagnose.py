@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from medevac.core.diagnose_case import Advice, Case, Cause, Clue, Diagnosis, Suspect, Symptom
+from medevac.core.diagnose_history import remember
 from medevac.core.diagnose_weigh import refine
 from medevac.core.diagnose_who import suspects
 
@@ -55,7 +56,10 @@ SETTLE: Mapping[Cause, str] = {
 
 def diagnose(case: Case, bar: Bar | None = None) -> Diagnosis:
     """The verdict on a case. Pure: the same case gives the same verdict."""
-    bar = bar or Bar()
+    return remember(_verdict(case, bar or Bar()), case)
+
+
+def _verdict(case: Case, bar: Bar) -> Diagnosis:
     clues = refine(case)
     strength = _strength(clues, bar)
     cause, confidence, doubt = _choose(strength, bar)

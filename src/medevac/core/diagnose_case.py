@@ -80,7 +80,8 @@ class Case(_Value, frozen=True, kw_only=True):
     """All evidence on one end of a job.
 
     `ranks` are the ranks seen in the logs; `nodes` those of the scheduler's record, empty where not known;
-    `started` and `ended` unix seconds; `last_line` by file is how long each log is.
+    `started` and `ended` unix seconds; `last_line` by file is how long each log is; `step` the furthest one that the
+    attempt reached, `history` how earlier ones ended.
     """
 
     clues: tuple[Clue, ...] = ()
@@ -90,6 +91,7 @@ class Case(_Value, frozen=True, kw_only=True):
     started: float | None = None
     ended: float | None = None
     last_line: dict[str, int] = {}
+    step: int | None = None
     history: tuple[PastEnd, ...] = ()
 
 

@@ -31,6 +31,7 @@ def explain(job: Job, ended: AttemptEnded, incidents: Iterable[Incident]) -> Dia
         nodes=job.nodes(),
         started=job.started_at or None,
         ended=ended.at,
+        step=max(job.reached, 0),
         history=job.ends,
     )
     return diagnose(case)
