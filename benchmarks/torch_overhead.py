@@ -113,6 +113,8 @@ def checkpoint_rows(*, full: bool) -> dict[str, float]:
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     bridge = Bridge(0, 1, torch.device("cpu"))
     check = seconds(lambda: bridge.before(flat, 0))
+    norms = seconds(lambda: torch.linalg.vector_norm(flat))
+    step = seconds(lambda: (one_step(model, optimizer, model.words, 1), optimizer.step()), 3)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         manager = CheckpointManager(folder, model, optimizer, keep=1)
@@ -138,6 +140,9 @@ def checkpoint_rows(*, full: bool) -> dict[str, float]:
         "checkpoint_save_s": statistics.median(saves),
         "non_finite_pass_s": check,
         "non_finite_pass_vs_gradient_copy": check / seconds(flat.clone),
+        "non_finite_pass_vs_vector_norm": check / norms,
+        "non_finite_share_of_step": check / step,
+        "step_s": step,
     }
 
 

@@ -313,6 +313,8 @@ class Guard:
         self.checkpoints.save(step, ecc=self._counts())
         if wait and not self.checkpoints.wait(DRAIN_SECONDS):
             log.error("checkpoint of step %d is not on disk: %s", step, self.checkpoints.failed.get(step, "too slow"))
+        if wait and self.place.world > 1:
+            dist.barrier()  # a launcher ends all ranks with the first that leaves
 
     def _counts(self) -> list[int | None]:
         """Each rank's count of uncorrected errors, for the seal. Where no GPU is watched nothing is sent."""
