@@ -16,7 +16,7 @@ from medevac.adapters.schedulers.slurm.values import SlurmJob
 from medevac.cli.exits import Exit
 from medevac.cli.output import CommandError, print_json
 from medevac.controller.config import Config, config_path, load_config
-from medevac.controller.service import output_path
+from medevac.controller.service import output_paths
 from medevac.core.events import JobPolicy
 
 app = App(name="slurm", help="Check how a Slurm job is looked after.")
@@ -29,6 +29,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     care: str
     policy: dict[str, Any] = {}
     output: str = ""
+    errors: str = ""
     at_requeue: str = ""
     resumes_by: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -56,6 +57,8 @@ def check(jobid: str, /, *, config: Path | None = None, json: Annotated[bool, Pa
         print(f"  {name}: {value}")
     if found.output:
         print(f"output: {found.output}, at a requeue {found.at_requeue}")
+    if found.errors:
+        print(f"errors: {found.errors}")
     for way in found.resumes_by:
         print(f"told what to load by: {way}")
     for problem in found.problems:
@@ -73,7 +76,7 @@ async def _check(jobid: str, config: Config) -> Checked:
     if policy is None:
         care = "Medevac leaves it alone: neither its --comment nor the site's configuration says otherwise"
         return Checked(job=job.id, care=care, problems=problems)
-    path = output_path(job, policy)
+    path, *more = output_paths(job, policy)
     settings = await commands.run("scontrol", "show", "config")
     acts = policy.enabled and config.mode == "act"
     return Checked(
@@ -81,6 +84,7 @@ async def _check(jobid: str, config: Config) -> Checked:
         care="recovered by Medevac" if acts else "watched only",
         policy=msgspec.to_builtins(policy),
         output=str(path),
+        errors=str(more[0]) if more else "",
         at_requeue=await _at_requeue(job, commands, settings),
         resumes_by=_ways(policy, config, settings),
         problems=(*problems, *_problems(policy, path, job)),

@@ -205,13 +205,8 @@ class SlurmPorts:
         return memory.runs[-1].started.attempt if memory and memory.runs else 0
 
 
-def output_path(job: SlurmJob, policy: JobPolicy) -> Path:
-    """Where the job prints: what its policy names, else Slurm's StdOut."""
-    return output_paths(job, policy)[0]
-
-
 def output_paths(job: SlurmJob, policy: JobPolicy) -> tuple[Path, ...]:
-    """The same, and behind it Slurm's StdErr where that is a file of its own."""
+    """Where the job prints: what its policy names, else Slurm's StdOut; then its StdErr where that is another file."""
     job = msgspec.structs.replace(job, stdout=policy.output) if policy.output else job
     return tuple(Path(path) for path in (output(job), errors(job)) if path)
 

@@ -11,13 +11,24 @@ Each check opens the scheduler anew for every call: a controller may be killed b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Protocol
 
 import pytest
 
-from medevac.core.actions import GiveBack, HoldJob, Isolate, ReleaseJob, RequestCheckpoint, StartAttempt, StopAttempt
+from medevac.core.actions import (
+    GiveBack,
+    HoldJob,
+    Isolate,
+    ReleaseJob,
+    Repair,
+    RequestCheckpoint,
+    Restrict,
+    StartAttempt,
+    StopAttempt,
+)
 from medevac.core.events import AttemptEnded, AttemptStarted, Node, RankPlace
-from medevac.ports.errors import Refused
+from medevac.ports.errors import Refused, Unsupported
 from medevac.ports.scheduler import Scheduler
 
 LONG_S = 60.0
@@ -134,6 +145,19 @@ class SchedulerContract:
             await world.scheduler().isolate(Isolate(id="a", node="no-such-node", mode="soft"))
         with pytest.raises(Refused):
             await world.scheduler().isolate(Isolate(id="b", node=node.name, gpu="GPU-none", mode="soft"))
+        assert await world.scheduler().isolated() == {}
+
+    async def test_a_restriction_or_a_repair_takes_nothing_out(self, world: SchedulerWorld) -> None:
+        """Done, or said to be what this scheduler cannot do; given back, it may all run again."""
+        node = (await world.scheduler().cluster()).nodes[0]
+        gpu = node.gpus[0].uuid
+        with contextlib.suppress(Unsupported):
+            await world.scheduler().restrict(Restrict(id="low", node=node.name, gpu=gpu))
+        with pytest.raises((Unsupported, Refused)):
+            await world.scheduler().repair(Repair(id="mend", node=node.name, gpu=gpu, how="reset"))
+        assert await world.scheduler().isolated() == {}
+        for _ in range(2):
+            await world.scheduler().give_back(GiveBack(id="back", node=node.name, gpu=gpu))
         assert await world.scheduler().isolated() == {}
 
     async def test_what_is_not_out_may_be_given_back(self, world: SchedulerWorld) -> None:

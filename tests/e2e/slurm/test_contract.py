@@ -18,7 +18,9 @@ from medevac.core.actions import (
     HoldJob,
     Isolate,
     ReleaseJob,
+    Repair,
     RequestCheckpoint,
+    Restrict,
     StartAttempt,
     StopAttempt,
 )
@@ -67,6 +69,12 @@ class Renamed:
 
     async def isolate(self, action: Isolate) -> None:
         await self.slurm.isolate(action)
+
+    async def restrict(self, action: Restrict) -> None:
+        await self.slurm.restrict(action)
+
+    async def repair(self, action: Repair) -> None:
+        await self.slurm.repair(action)
 
     async def give_back(self, action: GiveBack) -> None:
         await self.slurm.give_back(action)
