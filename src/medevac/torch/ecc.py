@@ -27,8 +27,8 @@ class _Gpu(msgspec.Struct, frozen=True, kw_only=True):
 class EccWatch:
     """Asks now and then, and takes the answer when it is there: no call waits.
 
-    `count` is the newest total of uncorrected errors, None while unknown; `rose` how many came since the first reading
-    of this process; `sound_at` when the last reading without a new one was asked for (unix seconds).
+    `count` is the newest total of uncorrected errors over the GPU's life (NVML's aggregate: it outlasts resets and
+    reboots), None while unknown; `rose` how many came since the first reading of this process; `sound_at` when the last reading without a new one was asked for (unix seconds).
     """
 
     def __init__(self, gpu: str, command: Sequence[str] = CHILD) -> None:
@@ -105,9 +105,11 @@ class EccWatch:
         mine = next((gpu for gpu in gpus if gpu.uuid == self._gpu), None)
         if mine is None or mine.dbe is None:
             return
-        self.count = mine.dbe
-        if self.first is None or mine.dbe < self.first:  # a counter that went back was reset: count from there
+        if self.first is None:
             self.first = mine.dbe
+        elif self.count is not None and mine.dbe < self.count:  # it was reset (a new board, an order): all of it is new
+            self.first = 0
+        self.count = mine.dbe
         if not self.rose:
             self.sound_at = asked_at
 

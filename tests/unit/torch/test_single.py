@@ -410,6 +410,17 @@ def test_a_new_uncorrected_error_is_noticed_without_waiting() -> None:
     watch.close()
 
 
+@pytest.mark.parametrize(
+    ("totals", "rose"), [((5, 5, 5), 0), ((5, 5, 7), 2), ((5, 0, 0), 0), ((5, 0, 2), 2), ((5, 3), 3), ((0, 0), 0)]
+)
+def test_counts_over_a_reset(totals: tuple[int, ...], rose: int) -> None:
+    """What stood there before this process is not its own; what a counter that went back to 0 has, is."""
+    watch = EccWatch("GPU-x", ())
+    for total in totals:
+        watch._take(json.dumps([{"uuid": "GPU-x", "dbe": total}]).encode(), 0.0)
+    assert watch.rose == rose
+
+
 def test_a_child_that_says_nothing_is_unknown() -> None:
     watch = EccWatch("GPU-x", (sys.executable, "-c", "import time; time.sleep(600)"))
     watch.ask()
