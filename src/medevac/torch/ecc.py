@@ -28,7 +28,8 @@ class EccWatch:
     """Asks now and then, and takes the answer when it is there: no call waits.
 
     `count` is the newest total of uncorrected errors over the GPU's life (NVML's aggregate: it outlasts resets and
-    reboots), None while unknown; `rose` how many came since the first reading of this process; `sound_at` when the last reading without a new one was asked for (unix seconds).
+    reboots), None while unknown; `rose` how many came since the first reading of this process; `sound_at` when the
+    last reading without a new one was asked for (unix seconds).
     """
 
     def __init__(self, gpu: str, command: Sequence[str] = CHILD) -> None:
