@@ -270,6 +270,9 @@ def _cancelled(group: Sequence[Burst]) -> bool:
 
 
 def _severity(group: Sequence[Burst]) -> Severity:
+    """The worst; a switched-off circuit that came back does not count."""
+    if len(group) == 1:
+        return group[0].reading.severity
     cancelled = _cancelled(group)
     found = (b.reading.severity for b in group if not (cancelled and b.code == SMOOTHING_OFF))
     return max(found, key=SEVERITIES.index)
@@ -310,6 +313,8 @@ def _facts(group: Sequence[Burst], root: Burst | None) -> tuple[Fact, ...]:
 
 def _distinct(bursts: Sequence[Burst]) -> int:
     """Different texts at different seconds; a text without wall time counts where no dated line has it."""
+    if len(bursts) == 1:
+        return len(bursts[0].told)
     dated = {what for burst in bursts if not burst.domain for what in burst.told}
     texts = {what >> 32 for what in dated}
     undated = {what for burst in bursts if burst.domain for what in burst.told}
@@ -318,7 +323,8 @@ def _distinct(bursts: Sequence[Burst]) -> int:
 
 def _repeated(incident: Incident, root: Burst, seen: Earlier) -> Incident:
     """Count the repeats; a program's fault that comes back on one GPU with other programs points at the GPU."""
-    incident = msgspec.structs.replace(incident, repeats=seen.count(root))
+    if repeats := seen.count(root):
+        incident = msgspec.structs.replace(incident, repeats=repeats)
     if incident.blame.kind != "job" or root.code not in SOMETIMES_HARDWARE or root.pci is None:
         return incident
     if seen.programs(root) < REPEATS_TO_BLAME_HARDWARE:

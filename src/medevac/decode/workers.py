@@ -8,6 +8,7 @@ small.
 from __future__ import annotations
 
 import contextlib
+import gc
 import queue
 import subprocess
 import sys
@@ -135,6 +136,7 @@ def main(name: str, node: str, offset: str) -> None:
     """Decode one file and write its frames to stdout."""
     from medevac.decode.files import Options, decode_input
 
+    gc.set_threshold(100_000)  # events have no cycles
     teller = _Teller(sys.stdout.buffer)
 
     def failed(problem: Unreadable) -> None:
