@@ -70,9 +70,12 @@ class Watched(os._Environ):  # type: ignore[type-arg] # noqa: SLF001 - os.enviro
     asked: set[str] = set()
 
     def __getitem__(self, key: str) -> str:
-        if is_own(key):
-            Watched.asked.add(key)
-        return str(super().__getitem__(key))
+        try:
+            return str(super().__getitem__(key))
+        except KeyError:  # what is there is the same for all: whoever copies the whole environment asks for nothing
+            if is_own(key):
+                Watched.asked.add(key)
+            raise
 
 
 def top_level_imports(source: str) -> list[tuple[str, str]]:

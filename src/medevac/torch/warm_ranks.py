@@ -109,6 +109,8 @@ def fork_ranks(words: Sequence[str]) -> None:
     ours.close()
     gc.unfreeze()
     warm.die_with(launcher)
+    for name in filter(warm.is_own, list(os.environ)):
+        del os.environ[name]  # the launcher's; each rank comes with its own
     made = warm.Warm({"argv": argv, "cwd": os.getcwd(), "imports": (), "leave": ()})  # noqa: PTH109 - as it is
     if left := made.prepare(rests=0.0):
         made.refused = f"{', '.join(left)} asks for its rank on import"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 import pytest
@@ -51,13 +52,15 @@ import os
 
 @pytest.mark.parametrize("asks", ["os.environ['RANK']", "os.getenv('LOCAL_RANK')", "'MEDEVAC_ATTEMPT' in os.environ"])
 def test_a_question_for_a_variable_of_a_rank_is_noticed(asks: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("MEDEVAC_JOB_ID", "of all ranks")
     before = os.environ.__class__
     Watched.asked.clear()
     os.environ.__class__ = Watched
     try:
-        eval(asks, {"os": os})
-        os.environ.get("PATH")
+        with contextlib.suppress(KeyError):
+            eval(asks, {"os": os})
+        os.environ.copy()
     finally:
         os.environ.__class__ = before
     assert len(Watched.asked) == 1
