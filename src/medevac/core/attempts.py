@@ -117,14 +117,14 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: D
         return _of(name, "completed", told)
     if policy.mode == "monitor" or not job.spec.policy.enabled:
         return _of(name, "only-watched", told)
+    if job.corrupted and job.corrupted.outcome == "software":
+        return _of(name, "user-code", f"{told}: {corruption.words(job.corrupted)}")
     if job.state in {"leaving", "stopping"} or event.code == DRAINED:
         told = job.why or told
     elif verdict and (alike := failing_alike(job, view, policy)):
         return _of(name, "array-failed", f"{alike}; last: {told}")
     elif not job.passed() and event.code in recovery.user_code_exits:
         return _of(name, "user-code", f"{told}: the command itself is wrong")
-    elif job.corrupted and job.corrupted.outcome == "software":
-        return _of(name, "user-code", f"{told}: {corruption.words(job.corrupted)}")
     elif verdict and own_mistake(job, verdict):
         return _of(name, "user-code", f"{told}: {verdict.cause}: {verdict.root[0].text.strip()}")
     most = job.spec.policy.max_restarts if job.spec.policy.max_restarts is not None else recovery.max_restarts
@@ -136,7 +136,7 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: D
     if job.restarts >= most:
         return _of(name, "too-many", f"{job.restarts} restarts, the most allowed; last: {told}")
     named = blamed(job, verdict) * recovery.same_gpu_crashes if verdict and not event.why else ()
-    return _of(name, "failed", told, named or _blamed(job, event))
+    return _of(name, "failed", told, corruption.left(job) * recovery.same_gpu_crashes or named or _blamed(job, event))
 
 
 def failing_alike(job: Job, view: View, policy: Policy) -> str:

@@ -45,6 +45,15 @@ def findings(job: Job | None, event: CorruptionSeen) -> tuple[Finding, ...]:
     return (finding,)
 
 
+def left(job: Job) -> tuple[str, ...]:
+    """The GPUs (else the node) that this attempt's wrong rank must not be given again, however the attempt ended."""
+    seen = job.corrupted
+    place = next((one for one in job.ranks if seen and one.rank == seen.rank), None)
+    if seen is None or seen.outcome != "again" or place is None:
+        return ()
+    return (seen.gpu,) if seen.gpu in place.gpus else place.gpus or (place.node,)
+
+
 def words(event: CorruptionSeen) -> str:
     """The event in one line."""
     gpu = f" ({event.gpu})" if event.gpu else ""

@@ -62,6 +62,19 @@ def test_a_job_speaks_of_its_own_parts_only(job: str, gpu: str) -> None:
     assert all(finding.response == "none" for finding in decision.findings)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_rank_that_was_wrong_again_is_given_another_part_however_its_attempt_ended(stopped: bool) -> None:
+    told = running(Told(), ranks=4)
+    told.tell(seen("again", 5.0))
+    exits = () if stopped else (ev.RankExit(rank=2, code=85),)
+    why = "stopped" if stopped else ""
+    told.tell(ev.AttemptEnded(at=7.0, job="job", attempt=1, code=137, exits=exits, why=why), ev.TimePassed(at=70.0))
+    places = told.view.jobs["job"].ranks
+    assert len(places) == 4
+    assert "g00" not in {gpu for place in places for gpu in place.gpus}
+    assert told.view.device("g00").state == "healthy"
+
+
 def test_software_is_not_restarted_for_ever() -> None:
     told = running(Told(DEMO))
     told.tell(seen("software", 5.0))
