@@ -39,11 +39,14 @@ class Restrict(Action, frozen=True, kw_only=True, tag=True):
 
 
 class Repair(Action, frozen=True, kw_only=True, tag=True):
-    """Mend what is isolated, once nothing runs there; done when it is in service again."""
+    """Mend what is isolated, once nothing runs there. `readmit`: done when it is in service again; else it stays out
+    until it was looked at.
+    """
 
     node: str
     how: Literal["reset", "reboot"]
     gpu: str = ""
+    readmit: bool = True
 
 
 class GiveBack(Action, frozen=True, kw_only=True, tag=True):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec.structs import replace
 
 from medevac.core import attempts, corruption, recover
@@ -50,6 +48,7 @@ LINEAGE = (
     | OrderGiven
 )
 RESPONSES = {"hard": "critical", "soft": "pre-failure", "restrict": "low-score"}
+PAGES = {"not-mended": "its repair failed", "repaired": "it was repaired and stays out until it was looked at"}
 
 
 def decide(view: View, event: AnyEvent, policy: Policy) -> Decision:
@@ -142,10 +141,10 @@ def _of_device(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
     if isinstance(event, ActionSettled) and isinstance(action, Isolate | GiveBack):
         on = "settled" if event.outcome == "done" else "refused"
         told = Trigger(machine="device", who=action.gpu or action.node, on=on, why=event.why, cause=action.cause)
-        how = _mends(view, told, policy) if isinstance(action, Isolate) and on == "settled" else ""
-        return [told, replace(told, on="mendable", why=f"a {how} may mend it")] if how else [told]
+        found = _mends(view, told, policy) if isinstance(action, Isolate) and on == "settled" else None
+        return [told, replace(told, on="mendable", why=f"a {found.mends} may mend it")] if found else [told]
     if isinstance(event, ActionSettled) and isinstance(action, Repair) and event.outcome != "unsupported":
-        on = "mended" if event.outcome == "done" else "not-mended"
+        on = ("mended" if action.readmit else "repaired") if event.outcome == "done" else "not-mended"
         return [
             Trigger(
                 machine="device",
@@ -158,16 +157,14 @@ def _of_device(view: View, event: AnyEvent, policy: Policy) -> list[Trigger]:
     return []
 
 
-def _mends(view: View, isolated: Trigger, policy: Policy) -> Literal["", "reset", "reboot"]:
-    """What may bring back what was taken out, by the findings about it: a reboot resets its GPUs as well."""
+def _mends(view: View, isolated: Trigger, policy: Policy) -> Finding | None:
+    """The finding that says what may bring back what was taken out: a reboot resets its GPUs as well."""
     device, incident = view.device(isolated.who), view.incidents.get(isolated.cause)
     if incident is None or (device.mended and view.now - device.mended < policy.mending.again_s):
-        return ""
-    found = {finding.mends for finding in incident.findings if finding.part.name == isolated.who}
-    for how in ("reboot", "reset"):
-        if how in found:
-            return how if how in policy.mending.automatic else ""
-    return ""
+        return None
+    mine = [finding for finding in incident.findings if finding.mends and finding.part.name == isolated.who]
+    wanted = min(mine, key=lambda finding: finding.mends != "reboot", default=None)
+    return wanted if wanted and wanted.mends in policy.mending.automatic else None
 
 
 def _take(decision: Decision, view: View, trigger: Trigger, policy: Policy) -> tuple[Decision, View]:
@@ -227,16 +224,25 @@ def _device_step(view: View, trigger: Trigger, policy: Policy) -> tuple[Moved, t
             name = f"{trigger.who}/restrict/{device.since:.3f}"
             actions = (Restrict(id=name, node=device.node, gpu=gpu, **same),)
         case "repair":
-            how = _mends(view, trigger, policy)
-            name = f"{trigger.who}/repair/{device.since:.3f}"
-            actions = (Repair(id=name, node=device.node, gpu=gpu, how=how, **same),) if how else ()
+            actions = _repair(view, trigger, policy, gpu)
         case "give-back":
             actions = (GiveBack(id=f"{trigger.who}/give-back/{view.seq}", node=device.node, gpu=gpu, **same),)
         case "page":
-            said = "its repair failed" if trigger.on == "not-mended" else "the scheduler refused"
-            text = f"{trigger.who} on {device.node}: {said}: {trigger.why}"
+            text = f"{trigger.who} on {device.node}: {PAGES.get(trigger.on, 'the scheduler refused')}: {trigger.why}"
             actions = (Page(id=f"{trigger.who}/page/{view.seq}", level="critical", text=text, **same),)
     return Moved(trigger=trigger, source=device.state, target=transition.target), actions
+
+
+def _repair(view: View, trigger: Trigger, policy: Policy, gpu: str) -> tuple[AnyAction, ...]:
+    """What is to be done with it; looked at before it is back where any finding about it wants that."""
+    found, device = _mends(view, trigger, policy), view.device(trigger.who)
+    if found is None or not found.mends:
+        return ()
+    findings = view.incidents[trigger.cause].findings
+    readmit = all(finding.readmit for finding in findings if finding.part.name == trigger.who)
+    name = f"{trigger.who}/repair/{device.since:.3f}"
+    same = {"cause": trigger.cause, "reason": trigger.why}
+    return (Repair(id=name, node=device.node, gpu=gpu, how=found.mends, readmit=readmit, **same),)
 
 
 def _touches_lineage(event: AnyEvent, decision: Decision) -> bool:

@@ -46,6 +46,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     response: Literal["none", "watch", "restrict", "soft", "hard", "page"] = "none"
     repair: str = ""
     mends: Literal["", "reset", "reboot"] = ""
+    readmit: bool = True
     at: float = 0.0
     doubt_from: float | None = None
     clauses: tuple[Clause, ...] = ()

@@ -20,6 +20,7 @@ TRANSITIONS = (
     *rows(("soft-draining", "hard-draining"), "refused", "healthy", "page", "the scheduler said no"),
     *rows(("isolated",), "mendable", "isolated", "repair", "a reset or a reboot may mend it"),
     *rows(("isolated",), "mended", "healthy", says="it was repaired and is in service again"),
+    *rows(("isolated",), "repaired", "isolated", "page", "it was repaired and must be looked at before it is back"),
     *rows(("isolated",), "not-mended", "isolated", "page", "the repair failed"),
     *rows((*SOFT, *HARD), "order-return", "returning", "give-back", "a person gave it back"),
     *rows(("returning",), "settled", "healthy", says="the scheduler shows it"),

@@ -77,7 +77,7 @@ Predicate: TypeAlias = Seen | Absent | Rose | Total | OverPeers | HealthUnder
 
 class Rule(Data, frozen=True, kw_only=True):
     """All predicates of `when` hold about one part: a finding. `doubts`: its computations may have been wrong;
-    `mends`: what may bring the part back by itself.
+    `mends`: what is to be done with the part, `readmit`: it may be back after that, with nobody looking.
     """
 
     id: str
@@ -89,6 +89,7 @@ class Rule(Data, frozen=True, kw_only=True):
     pages: bool = False
     repair: str = ""
     mends: Literal["", "reset", "reboot"] = ""
+    readmit: bool = True
     doubts: bool = False
     family: str = ""
 

@@ -46,6 +46,7 @@ def _finding(
         response="page" if rule.pages and rule.response == "none" else rule.response,
         repair=rule.repair,
         mends=rule.mends,
+        readmit=rule.readmit,
         family=rule.family,
         at=event.at,
         doubt_from=doubt_from(event, evidence, lineage) if rule.doubts else None,

@@ -291,7 +291,7 @@ class View(Struct, frozen=True, kw_only=True):
         if moved.trigger.machine == "job":
             return view._with_job(who, _moved(view.jobs[who], moved, at))
         known = view.device(who)
-        mended = at if on == "mended" else known.mended
+        mended = at if on in {"mended", "repaired"} else known.mended
         device = replace(known, state=moved.target, since=at, cause=moved.trigger.cause, mended=mended)
         view = replace(view, devices=view.devices.set(who, device))
         if moved.target in {"soft-draining", "hard-draining"}:

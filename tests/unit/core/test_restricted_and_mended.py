@@ -159,13 +159,6 @@ def test_a_policy_orders_no_repair_that_it_does_not_name() -> None:
         assert all_of(told, Repair) == []
 
 
-def test_an_error_that_needs_a_diagnosis_first_is_not_mended() -> None:
-    told = Told(POLICY, CLUSTER, xid(119, "g00", 10.0))
-    told.settle(20.0)
-    assert told.view.device("g00").state == "isolated"
-    assert all_of(told, Repair) == []
-
-
 def test_while_paused_the_repair_waits() -> None:
     told = Told(POLICY, CLUSTER, xid(79, "g00", 10.0), OrderGiven(at=15.0, what="pause", who="kim"))
     told.settle(20.0)
@@ -173,3 +166,24 @@ def test_while_paused_the_repair_waits() -> None:
     assert all_of(told, Repair) == []
     told.tell(OrderGiven(at=30.0, what="resume", who="kim"))
     assert len(all_of(told, Repair)) == 1
+
+
+def test_what_must_be_looked_at_first_is_reset_and_stays_out() -> None:
+    told = Told(POLICY, CLUSTER, xid(48, "g00", 10.0))
+    told.settle(20.0)
+    (repair,) = all_of(told, Repair)
+    assert (repair.how, repair.readmit) == ("reset", False)  # type: ignore[attr-defined]
+    told.settle(100.0)
+    assert told.view.device("g00").state == "isolated"
+    (_, page) = all_of(told, Page)
+    assert "stays out until it was looked at" in page.text  # type: ignore[attr-defined]
+    told.tell(order_return("g00", 200.0))
+    told.settle(210.0)
+    assert told.view.device("g00").state == "healthy"
+
+
+def test_a_reboot_that_would_do_is_not_enough_beside_an_error_that_must_be_looked_at() -> None:
+    told = Told(POLICY, CLUSTER, xid(79, "g00", 10.0), xid(48, "g00", 11.0))
+    told.settle(20.0)
+    (repair,) = all_of(told, Repair)
+    assert (repair.how, repair.readmit) == ("reboot", False)  # type: ignore[attr-defined]

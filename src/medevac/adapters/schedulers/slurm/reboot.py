@@ -39,6 +39,8 @@ class Reboots:
         raise OutcomeUnknown(f"node {node.name}: its reboot is under way: {'+'.join(sorted(node.states))}")
 
     async def _ask(self, node: SlurmNode, action: Repair) -> None:
+        if not action.readmit:
+            raise Unsupported(f"node {node.name}: Slurm would take it back after a reboot; it stays drained")
         tag, target = ours(node), action.gpu or action.node
         if target in node_mark(node.comment).fewer:
             raise Unsupported(f"node {node.name}: it works on without {target}, and is not rebooted")
