@@ -88,10 +88,7 @@ class Guard:
         self._on_bad, self._checks, self._replay = on_bad, checks, replay
         self._seed, self._save_last = seed, save_last
         folder = checkpoint_dir or os.environ.get("MEDEVAC_CHECKPOINT_DIR")
-        attempt = self.client.attempt or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-        kept = {**(extra or {}), **({"scaler": scaler} if isinstance(scaler, torch.amp.GradScaler) else {})}
-        saving = {**saving, "extra": kept, "job": self.client.job, "attempt": attempt, "place": self.place}
-        self.checkpoints = CheckpointManager(folder, model, optimizer, **saving) if folder else None
+        self.checkpoints = self._manager(folder, extra or {}, saving) if folder else None
         self.history = History(self.checkpoints, self.place, self.client, max_roll_backs)
         self._bridge = Bridge(self.place.rank, self.place.world, _device(model))
         self._bridge.follows = hook is None
@@ -111,6 +108,15 @@ class Guard:
             self._chain.attach(model, hook)
         for check in checks:
             check.attach(self)
+
+    def _manager(
+        self, folder: str | os.PathLike[str], extra: Mapping[str, Stateful], saving: Mapping[str, Any]
+    ) -> CheckpointManager:
+        scaler = self._scaler
+        kept = {**extra, **({"scaler": scaler} if isinstance(scaler, torch.amp.GradScaler) else {})}
+        attempt = self.client.attempt or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        saving = {**saving, "extra": kept, "job": self.client.job, "attempt": attempt, "place": self.place}
+        return CheckpointManager(folder, self.model, self.optimizer, **saving)
 
     # --- beginning --------------------------------------------------------------------------------------------------
 
