@@ -44,7 +44,7 @@ class HangRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     phase_floor_s, from `min_phases` of them on. All else, and the unlearned: ceiling_s.
 
     It is acted on when a clue of `confirmed_by` is found, else `patience_s` after the limit. Looks follow each other
-    after look_s, 2 look_s, 4 look_s ..., at most look_most_s. `stacks`: py-spy may read the ranks' stacks.
+    after a quarter of the silence, at least look_s, at most look_most_s. `stacks`: py-spy may read the ranks' stacks.
     """
 
     step_factor: float = 2.0
@@ -59,7 +59,7 @@ class HangRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     patience_s: float = 300.0
     look_s: float = 2.0
     look_most_s: float = 60.0
-    silent_s: float = 10.0
+    silent_s: float = 8.0
     stacks: bool = False
     confirmed_by: tuple[str, ...] = (
         "process-stopped",
@@ -81,7 +81,7 @@ class Looks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def after(self, since: float, now: float, rule: HangRule) -> Looks:
         """With one more look, at `now`."""
         times = self.times if self.since == since else 0
-        pause = min(rule.look_s * 2.0 ** min(times, 30), rule.look_most_s)
+        pause = min(max((now - since) * LOOK_SHARE, rule.look_s), rule.look_most_s)
         return Looks(since=since, times=times + 1, next_at=now + max(pause, SOONEST_S))
 
     def due(self, since: float, named: float, rule: HangRule) -> float:
@@ -91,6 +91,8 @@ class Looks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 SOONEST_S = 0.5
 """Between two looks, whatever the policy says."""
+LOOK_SHARE = 0.25
+"""The next look comes when the silence has lasted so much longer."""
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
