@@ -39,8 +39,8 @@ def explain(job: Job, ended: AttemptEnded, incidents: Iterable[Incident]) -> Dia
 
 def failing(job: Job | None, event: OutputRead) -> tuple[Finding, ...]:
     """What the lines of an attempt that still runs name as the cause of a crash: a warning that moves nothing."""
-    if job is None or not event.live or event.attempt != job.attempt or job.state not in ALIVE:
-        return ()
+    if job is None or not event.live or event.attempt != job.attempt or job.state not in {*ALIVE} - {"stopping"}:
+        return ()  # what is printed while we stop it is our own doing
     homes = {place.rank: place.node for place in job.ranks}
     clues = tuple(replace(c, node=c.node or homes.get(-1 if c.rank is None else c.rank, "")) for c in event.clues)
     verdict = diagnose(Case(clues=clues, ranks=frozenset(homes), nodes=job.nodes(), started=job.started_at or None))

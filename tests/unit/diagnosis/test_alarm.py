@@ -41,6 +41,13 @@ def test_it_is_told_once_an_incident_and_once_a_line() -> None:
     assert heard(told, alarm.read(line(ECC, 3))) == ()
 
 
+def test_what_is_printed_while_we_stop_it_is_our_own_doing() -> None:
+    told = running(Told(), ranks=4)
+    told.tell(StepReported(at=30.0, job="job", attempt=1, step=21, rank=3, finite=False))
+    assert told.view.jobs["job"].state == "stopping"
+    assert heard(told, Alarm(own_files=True).read(line(ECC, 2))) == ()
+
+
 def test_lines_that_only_wait_or_complain_name_nothing() -> None:
     alarm = Alarm(own_files=True)
     assert alarm.read(line("step 3 loss 2.11")) is None
