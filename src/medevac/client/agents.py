@@ -50,12 +50,15 @@ def asked(words: Sequence[str], environ: Mapping[str, str] | None = None) -> Ask
 def fitted(words: Sequence[str], environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
     """The same command line for what this attempt has, and what was changed, for a person.
 
-    By the environment that Medevac gives: WORLD_SIZE and RANK count agents, MEDEVAC_GPUS are this node's GPUs that are
-    left. Raises ValueError as `asked` does.
+    By the environment that Medevac's own scheduler gives: so many MEDEVAC_AGENTS, RANK counts them, MEDEVAC_GPUS are
+    this node's GPUs that are left. Where there is none (Slurm, Kubernetes, by hand) nothing is changed. Raises
+    ValueError as `asked` does.
     """
+    if "MEDEVAC_AGENTS" not in environ:
+        return list(words), []
     want = asked(words, environ)
     node, gpus = environ.get("MEDEVAC_NODE", "this node"), _gpus(environ)
-    agents, number = int(environ.get("WORLD_SIZE") or 1), int(environ.get("RANK") or 0)
+    agents, number = int(environ["MEDEVAC_AGENTS"]), int(environ.get("RANK") or 0)
     own, said = [], []
     if agents != want.most and not want.standalone:
         said.append(f"--nnodes {want.least}:{want.most} -> {agents}: so many nodes are left for it")

@@ -41,8 +41,6 @@ def main() -> int:
 
 def fit() -> None:
     """Under Medevac: as many agents and ranks as there are nodes and GPUs left, said where that changes something."""
-    if "MEDEVAC_JOB_ID" not in os.environ:
-        return
     try:
         words, said = fitted(sys.argv[1:], os.environ)
     except ValueError as problem:

@@ -7,7 +7,7 @@ import pytest
 from medevac.client.agents import asked, fitted
 
 SCRIPT = ["train.py", "--nnodes", "7"]
-TWO = {"WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "15001", "MEDEVAC_NODE": "node2"}
+TWO = {"MEDEVAC_AGENTS": "2", "RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "15001", "MEDEVAC_NODE": "node2"}
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,31 @@ def test_as_many_ranks_as_there_are_gpus_left() -> None:
 
 
 def test_a_node_less_is_an_agent_less() -> None:
-    alone = TWO | {"WORLD_SIZE": "1", "RANK": "0", "MEDEVAC_GPUS": "a,b"}
+    alone = TWO | {"MEDEVAC_AGENTS": "1", "RANK": "0", "MEDEVAC_GPUS": "a,b"}
     words, said = fitted(["--nnodes=1:2", "--nproc-per-node=2", *SCRIPT], alone)
     assert "--nnodes=1" in words
     assert said == ["--nnodes 1:2 -> 1: so many nodes are left for it"]
 
 
+ONE = {"MEDEVAC_AGENTS": "1"}
+
+
 def test_nothing_is_changed_where_nothing_is_missing_or_known() -> None:
-    assert fitted(["--nproc-per-node=2", *SCRIPT], {"MEDEVAC_GPUS": "a,b,c"}) == (["--nproc-per-node=2", *SCRIPT], [])
-    assert fitted(["--nproc-per-node=8", *SCRIPT], {}) == (["--nproc-per-node=8", *SCRIPT], [])
-    assert fitted(["--nproc-per-node=cpu", *SCRIPT], {"MEDEVAC_GPU": "a"}) == (["--nproc-per-node=cpu", *SCRIPT], [])
+    two, eight = ["--nproc-per-node=2", *SCRIPT], ["--nproc-per-node=8", *SCRIPT]
+    assert fitted(two, ONE | {"MEDEVAC_GPUS": "a,b,c"}) == (two, [])
+    assert fitted(eight, ONE) == (eight, [])
+    cpu = ["--nproc-per-node=cpu", *SCRIPT]
+    assert fitted(cpu, ONE | {"MEDEVAC_GPU": "a", "MEDEVAC_GPUS": ""}) == (cpu, [])
+
+
+def test_where_another_scheduler_places_it_nothing_is_changed() -> None:
+    """Slurm's own variables say how many tasks there are, and the command line how they meet."""
+    words = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=host:29500", "--nproc-per-node=8", *SCRIPT]
+    slurm = {"WORLD_SIZE": "16", "RANK": "3", "MEDEVAC_JOB_ID": "7", "MEDEVAC_GPUS": "a,b", "MASTER_ADDR": "host"}
+    assert fitted(words, slurm) == (words, [])
 
 
 def test_a_rank_a_gpu_is_said_by_its_number() -> None:
-    words, said = fitted(["--nproc-per-node=gpu", *SCRIPT], {"MEDEVAC_GPUS": "a,b,c"})
+    words, said = fitted(["--nproc-per-node=gpu", *SCRIPT], ONE | {"MEDEVAC_GPUS": "a,b,c"})
     assert "--nproc-per-node=3" in words
     assert said == ["--nproc-per-node gpu -> 3: 3 GPUs of this node left"]

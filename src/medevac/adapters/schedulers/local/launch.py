@@ -43,7 +43,8 @@ def plan(spec: JobSpec, action: StartAttempt, nodes: Mapping[str, Node], state: 
                 env=spec.env
                 | _job_variables(spec, action, state)
                 | _place_variables(place, action.ranks, nodes[place.node])
-                | (_rank_variables(place, action.ranks) if spec.ranks else _ONE_PROCESS),
+                | (_rank_variables(place, action.ranks) if spec.ranks else _ONE_PROCESS)
+                | ({} if spec.gpus_per_rank else {"MEDEVAC_AGENTS": str(len(action.ranks))}),
             )
             for place in action.ranks
         ),
