@@ -40,8 +40,9 @@ class WatchdogConfig(Section, frozen=True, kw_only=True):
 
 
 class Config(Section, frozen=True, kw_only=True):
-    """All of it. `kernel_log` is a path with `{node}` in it; faults older than `look_back_s` before the service's very
-    first start are history and not acted upon. Empty texts mean the default.
+    """All of it. `kernel_log` and `node_folder` (a node's GPU counters and sensors as files) are paths with `{node}` in
+    them; faults older than `look_back_s` before the service's very first start are history and not acted upon. Empty
+    texts mean the default.
     """
 
     scheduler: Literal["slurm"] = "slurm"
@@ -49,6 +50,7 @@ class Config(Section, frozen=True, kw_only=True):
     policy: str = "standard"
     state_dir: str = ""
     kernel_log: str = ""
+    node_folder: str = ""
     look_back_s: float = 600.0
     notify: Notify = Notify()
     watchdog: WatchdogConfig = WatchdogConfig()
@@ -118,8 +120,9 @@ def _plain(why: str) -> str:
 
 
 def _check(path: Path, config: Config) -> None:
-    if config.kernel_log and "{node}" not in config.kernel_log:
-        raise ConfigError(f"{path}: kernel_log", "must have {node} in it, as in /logs/{node}/kern.log")
+    for key, example in (("kernel_log", "/logs/{node}/kern.log"), ("node_folder", "/shared/nodes/{node}")):
+        if (value := getattr(config, key)) and "{node}" not in value:
+            raise ConfigError(f"{path}: {key}", f"must have {{node}} in it, as in {example}")
     times = {
         "watchdog.limit_s": config.watchdog.limit_s,
         "watchdog.poll_s": config.watchdog.poll_s,

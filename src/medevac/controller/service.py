@@ -27,6 +27,7 @@ from medevac.adapters.schedulers.slurm import Commands, SlurmScheduler
 from medevac.adapters.schedulers.slurm.paths import errors, output
 from medevac.adapters.schedulers.slurm.values import SlurmJob
 from medevac.adapters.sources.kmsg import POLL_SECONDS, KernelLog
+from medevac.adapters.sources.node_folder import NodeFolder
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.adapters.topology import load_topology
 from medevac.controller.config import Config
@@ -51,6 +52,9 @@ LEASE_TRY_S = 2.0
 THREADS = 64
 READS_A_SECOND = 2000.0
 """Kernel logs are looked at no more often than that, all together."""
+
+COUNTED_S = 60.0
+"""Counters that did not change are told again after that."""
 
 READ_WITHIN_S = 1.0
 PAGES = "pages.jsonl"
@@ -125,9 +129,15 @@ class SlurmPorts:
         since = self.slurm.memory.nodes().since - self.config.look_back_s
         logs = self._kernel_logs()
         pause = max(POLL_SECONDS, len(logs) / READS_A_SECOND)
-        return [
-            Recent(KernelLog(path, node, clock=self.clock, poll_s=pause), since) for node, path in sorted(logs.items())
-        ]
+        spoken = [KernelLog(path, node, clock=self.clock, poll_s=pause) for node, path in sorted(logs.items())]
+        return [Recent(source, since) for source in (*spoken, *self._node_folders())]
+
+    def _node_folders(self) -> Sequence[Source]:
+        pattern = self.config.node_folder
+        if not pattern:
+            return ()
+        folders = [(node, Path(pattern.replace("{node}", node))) for node in self.slurm.look.names]
+        return [NodeFolder(folder, node, period_s=COUNTED_S, clock=self.clock) for node, folder in folders]
 
     def _kernel_logs(self) -> dict[str, Path]:
         """By node: what the topology says stands over the configured pattern."""

@@ -14,7 +14,7 @@ from tests.e2e.slurm.training import Service, gpu_lost
 
 from medevac.adapters.schedulers.slurm import SlurmScheduler
 from medevac.cli.main import main
-from medevac.core.events import ClusterSeen
+from medevac.core.events import ClusterSeen, EccCounted
 
 
 @pytest.fixture
@@ -102,3 +102,40 @@ def test_a_lost_gpu_is_rebooted_and_a_new_node_is_looked_after(service: Service)
     until(lambda: "DRAIN" in shown(cluster, "node9", "State")[0], "node9 is drained")
     assert "medevac[hard=node9]" in cluster.call("scontrol", "-o", "show", "node", "node9").stdout
     assert service.stop() == 0
+
+
+def test_a_worn_gpu_restricts_its_node_until_a_person_lifts_it(service: Service, tmp_path: Path) -> None:
+    cluster, text = service.cluster, service.config.read_text()
+    service.config.write_text(f'node_folder = "{tmp_path}/nodes/{{node}}"\n{text}look_around_s = 1.0\n')
+    for node in cluster.nodes:
+        (tmp_path / "nodes" / node).mkdir(parents=True)
+    counts = tmp_path / "nodes" / "node1" / "gpu0.json"
+    counts.write_text('{"uuid": "GPU-node1-0", "sbe": 10, "remapped_rows": 90}')
+    service.start()
+    service.until(lambda: service.events(EccCounted), "the counters are read")
+    counts.write_text('{"uuid": "GPU-node1-0", "sbe": 330, "remapped_rows": 90, "dbe": 0}')
+    service.until(lambda: len(service.events(EccCounted)) > 1, "they are read again")
+    assert shown(cluster, "node1", "Weight") == ("1",), "0.4 is not under 0.4"
+    policy = service.config.with_name("worn.toml")
+    policy.write_text('name = "worn"\nextends = "standard"\n' + RULE)
+    service.stop()
+    service.config.write_text(service.config.read_text().replace('policy = "standard"', 'policy = "worn.toml"'))
+    service.start()
+    until(lambda: shown(cluster, "node1", "Weight") == ("100000",), "node1 is restricted")
+    assert service.moved_to("GPU-node1-0") == ["restricted"]
+    assert "medevac_restricted" in shown(cluster, "node1", "ActiveFeatures")[0]
+    service.medevac("return", "GPU-node1-0", "--state-dir", str(service.state))
+    until(lambda: shown(cluster, "node1", "Weight") == ("1",), "the restriction is lifted")
+    service.until(lambda: service.moved_to("GPU-node1-0")[-1:] == ["healthy"], "healthy")
+    assert service.stop() == 0
+
+
+RULE = """
+[[rule]]
+id = "low-health-score"
+meaning = "its health score is under 0.45"
+severity = "warning"
+response = "restrict"
+source = "a test"
+when = [{ is = "health-under", score = 0.45 }]
+"""
