@@ -10,6 +10,8 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+import structlog
+
 from medevac.controller.deeds import Deeds
 from medevac.controller.intake import Intake
 from medevac.controller.loop import Loop
@@ -22,6 +24,7 @@ from medevac.core.job_recovery import JOB
 from medevac.core.policy import Policy
 from medevac.ports.checkpoints import Checkpoints
 from medevac.ports.clock import Clock
+from medevac.ports.errors import ConfigError
 from medevac.ports.notifier import Notifier
 from medevac.ports.scheduler import Scheduler
 from medevac.ports.source import Source
@@ -32,6 +35,9 @@ OVER = (*JOB.final, "watched")
 
 RESTING = (*OVER, "held", "gave-up")
 """States in which only a person does something next."""
+
+
+log = structlog.get_logger(__name__)
 
 
 class Ports(Protocol):
@@ -141,16 +147,18 @@ class Runtime:
 
     async def _look_around(self, tasks: asyncio.TaskGroup, every_s: float) -> None:
         """For ever: nodes that are new are taken in, and what tells of them is followed."""
+        said = ""
         while True:
             await self._ports.clock.sleep(every_s)
             self._ports.fence()
             try:
-                seen = await self._ports.scheduler.cluster()
-            except UNREADABLE:
-                continue  # `observe` says so
-            if changed := self._changed(seen):
-                await self.intake.take(changed)
-            self._listen_to_new(tasks)
+                if changed := self._changed(await self._ports.scheduler.cluster()):
+                    await self.intake.take(changed)
+                self._listen_to_new(tasks)
+            except (*UNREADABLE, ConfigError) as problem:
+                if str(problem) != said:
+                    log.warning("the nodes cannot be looked for, tried again", problem=str(problem))
+                said = str(problem)
 
     def _listen_to_new(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         new = [source for source in self._ports.sources() if source.name not in self._followed]

@@ -27,7 +27,7 @@ from medevac.core.events import (
     TimePassed,
     WatchBegan,
 )
-from medevac.ports.errors import BadReply, FencedOff, OutcomeUnknown, Refused, Unavailable, Unsupported
+from medevac.ports.errors import BadReply, ConfigError, FencedOff, OutcomeUnknown, Refused, Unavailable, Unsupported
 from medevac.ports.store import EventRecord
 
 pytestmark = pytest.mark.looptime
@@ -488,7 +488,7 @@ async def test_nodes_that_come_later_are_taken_in_and_listened_to(world: World) 
     assert len(await world.events(ClusterSeen)) == 1
     world.cluster.nodes = (*world.cluster.nodes, Node(name="n9", gpus=(Gpu(index=0, uuid="g90"),)))
     world.nodes = [ListSource("n0"), later]
-    world.faulty["scheduler"].before["cluster"] = [Unavailable("not now")]
+    world.faulty["scheduler"].before["cluster"] = [Unavailable("not now"), ConfigError("topology.toml", "no TOML")]
     await asyncio.sleep(20)
     assert len(await world.events(ClusterSeen)) == 2
     assert "n9" in runtime.loop.view.nodes

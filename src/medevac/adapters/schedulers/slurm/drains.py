@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import structlog
+
 from medevac.adapters.schedulers.slurm.commands import Commands
 from medevac.adapters.schedulers.slurm.counts import Counts
 from medevac.adapters.schedulers.slurm.look import Look
@@ -12,7 +14,9 @@ from medevac.adapters.schedulers.slurm.reserve import Reservations
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
 from medevac.adapters.schedulers.slurm.values import SlurmNode
 from medevac.core.actions import GiveBack, Isolate
-from medevac.ports.errors import OutcomeUnknown, Unsupported
+from medevac.ports.errors import OutcomeUnknown, PortError, Unsupported
+
+log = structlog.get_logger(__name__)
 
 
 class Drains:
@@ -85,8 +89,12 @@ class Drains:
     async def again(self, nodes: dict[str, SlurmNode]) -> None:
         """What a slurmctld that started anew has forgotten of counts; it never forgets a drain."""
         for node in nodes.values():
-            if fewer(node):
+            if not fewer(node):
+                continue
+            try:
                 await self._counts.again(node)
+            except PortError as problem:
+                log.warning("a count that Slurm has forgotten is not put back", problem=str(problem))
 
     async def _drain(self, node: SlurmNode, tag: DrainTag) -> None:
         await self._run("scontrol", "update", f"NodeName={node.name}", "State=DRAIN", f"Reason={tag.text()}")
