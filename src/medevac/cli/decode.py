@@ -94,6 +94,11 @@ class Output(msgspec.Struct, frozen=True, kw_only=True):
         """Are single events wanted?"""
         return (self.json or self.csv) and not self.incidents
 
+    @property
+    def stories(self) -> bool:
+        """Are incidents wanted?"""
+        return not self.events or self.html is not None
+
 
 def _inputs(files: Sequence[str]) -> tuple[str, ...]:
     if files:
@@ -112,7 +117,7 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
 
     problems: list[Exception] = []
     broken, events = Broken(), 0
-    with Spool() as spool, Told(shown=wanted.tells) as told, seldom_collected():
+    with Spool() as spool, Told(wanted.tells, members_only=not output.stories) as told, seldom_collected():
         with progress_bar(total_size(files)) as progress:
             options = Options(recursive=recursive, progress=progress, unreadable=problems.append)
             for fault in decode_files(files, options=options):

@@ -163,6 +163,13 @@ def identity(first: Burst) -> str:
     return hashlib.blake2s(repr(words).encode(), digest_size=4).hexdigest()
 
 
+def roles(group: Sequence[Burst]) -> tuple[str, list[Role]]:
+    """The identity of a group's incident and the role of each of its bursts, without the rest of the story."""
+    root, places = find_root(group), [_place(burst) for burst in group]
+    alone = places.count(places[0]) == len(places)
+    return identity(group[0]), [_role(place, root, alone=alone) for place in places]
+
+
 def find_root(group: Sequence[Burst]) -> Burst | None:
     """The earliest fact among those nearest to a cause; None where all that is left are victims (Xid 45)."""
     root = min(group, key=lambda burst: (burst.reading.cause, burst.pci is None, *burst.order))

@@ -23,7 +23,7 @@ import msgspec
 from medevac.decode.incidents import FOLLOWED_S, Incidents
 from medevac.decode.incidents_bursts import SILENCE_S
 from medevac.decode.incidents_join import join
-from medevac.decode.incidents_story import Earlier, Incident, Role, tell
+from medevac.decode.incidents_story import Earlier, Incident, Role, roles, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -67,15 +67,23 @@ class Members:
 class Told:
     """A context manager: what waits on disk is gone when it is left.
 
-    `count` incidents are kept, those that are to be `shown`; `members` knows of all.
+    `count` incidents are kept, those that are to be `shown`; `members` knows of all. With `members_only` it is told
+    who is a member of what, and of incidents only the first.
     """
 
-    def __init__(self, shown: Callable[[Incident], bool] = lambda _: True, *, at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self,
+        shown: Callable[[Incident], bool] = lambda _: True,
+        *,
+        members_only: bool = False,
+        at_once: int = AT_ONCE,
+    ) -> None:
         self._collected = Incidents()
         self.catalog = self._collected.annotator.catalog
         self.members = Members()
         self.count = 0
         self._shown = shown
+        self._members_only = members_only
         self._at_once = self._limit = at_once
         self._earlier = Earlier()
         self._runs: list[IO[bytes]] = []
@@ -130,12 +138,22 @@ class Told:
         self._limit = max(self._at_once, len(bursts.all) + self._at_once // 4)
 
     def _tell(self, groups: Iterable[list[Burst]]) -> Iterator[Entry]:
-        for story in tell(groups, self.catalog, self._earlier):
-            for burst in story.bursts:
-                self.members.put(burst.index, story.incident.incident, story.role(burst))
-            if self._shown(story.incident):
-                self.count += 1
-                yield story.bursts[0].order, story.incident
+        return (entry for group in groups if (entry := self._entry(group)))
+
+    def _entry(self, group: list[Burst]) -> Entry | None:
+        if self._members_only and self.count:
+            self._join(group, *roles(group))
+            return None
+        (story,) = tell([group], self.catalog, self._earlier)
+        self._join(group, story.incident.incident, map(story.role, group))
+        if not self._shown(story.incident):
+            return None
+        self.count += 1
+        return group[0].order, story.incident
+
+    def _join(self, group: list[Burst], incident: str, roles_of_each: Iterable[Role]) -> None:
+        for burst, role in zip(group, roles_of_each, strict=True):
+            self.members.put(burst.index, incident, role)
 
 
 def _whole(groups: Iterable[list[Burst]], done: Callable[[Burst], bool]) -> list[list[Burst]]:

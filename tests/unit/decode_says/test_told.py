@@ -49,6 +49,15 @@ def test_what_is_told_early_is_what_would_be_told_at_the_end() -> None:
     assert roles == whole
 
 
+def test_members_alone_are_the_same_members() -> None:
+    faults = days(20)
+    with Told(members_only=True) as told:
+        bursts = [told.add(seen)[1] for seen in faults]
+        told.finish()
+        assert told.count == 1
+        assert [told.members.get(burst.index) for burst in bursts] == told_of(faults, at_once=1000)[1]
+
+
 def test_a_storm_of_different_faults_does_not_grow() -> None:
     """All of them in one incident, which is told in parts."""
     storm = [xid(79, n, pci=f"{n:04x}:00:00.0") for n in range(3000)]
