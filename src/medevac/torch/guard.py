@@ -213,7 +213,10 @@ class Guard:
         self._readings.norm = told.norm if self._scaler is None or given else None
         finding = self._not_finite(told) or self._ask(lambda check: check.backward_done(self._step))
         finding = finding or self._spikes.finding(self._step, told.ranks(SPIKE))
-        return finding is None or not self._act(finding)
+        if finding is None or not self._act(finding):
+            return True
+        self._drop_gradients()
+        return False
 
     def _of_the_scaler(self) -> bool:
         """A GradScaler looks for the largest scale that does not overflow: it skips such a step by itself."""
@@ -248,7 +251,6 @@ class Guard:
             return False
         if finding.since is not None and not finding.alone:
             self.history.doubt_after(finding.since, finding.state, finding.why)
-        self._drop_gradients()
         self._caught = True
         goes_back = finding.want in {"roll-back", "replay"}
         if finding.want == "stop" or finding.alone or (goes_back and not self.history.may_roll_back):
