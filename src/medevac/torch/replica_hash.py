@@ -72,7 +72,8 @@ def hash_tensors(tensors: Sequence[Tensor], *, threads: int | None = None) -> li
         hashes[at] = value
     elsewhere = [at for at, data in enumerate(flat) if data.device.type != "cpu"]
     if elsewhere:
-        found = torch.stack([on_device(flat[at]) for at in elsewhere]).tolist()  # one transfer, one wait
+        sums_there = [on_device(flat[at]) for at in elsewhere]
+        found = torch.stack([one.to(sums_there[0].device) for one in sums_there]).tolist()  # one wait
         for at, value in zip(elsewhere, found, strict=True):
             hashes[at] = value & MASK
     return hashes
@@ -174,17 +175,27 @@ def _weights(start: int) -> Words:
 
 def on_device(data: Tensor) -> Tensor:
     """The hash of a tensor's bytes as an int64 on their device; nothing waits. By Triton where there is CUDA."""
-    if data.is_cuda and (kernel := _triton()) is not None:
-        return kernel(data)
-    words = padded(data)
+    whole = len(data) // 8 * 8
+    total = _of_words(padded(data[:whole]))
+    if whole == len(data):
+        return total
+    tail = padded(data[whole:])
+    return total + weighted(tail, tail.new_tensor(first_state(whole // 8)))
+
+
+def _of_words(words: Tensor) -> Tensor:
+    if words.is_cuda and (kernel := _triton()) is not None:
+        return kernel(words)
     sums = [weighted(words[at : at + ROOM], words.new_tensor(first_state(at))) for at in range(0, len(words), ROOM)]
     return torch.stack(sums).sum() if sums else words.new_zeros(())
 
 
 def padded(data: Tensor) -> Tensor:
-    """Bytes as int64 words, with zeros up to the last word's end. Copies only where it must."""
+    """Bytes as int64 words, with zeros up to the last word's end. A copy only where there is one to fill, or where the
+    bytes do not begin at a word.
+    """
     missing = -len(data) % 8
-    if missing or data.data_ptr() % 8:
+    if missing or data.data_ptr() % 8 or data.storage_offset() % 8:
         data = torch.cat((data, data.new_zeros(missing)))
     return data.view(torch.int64)
 
@@ -219,7 +230,7 @@ _MIX1, _MIX2 = _signed(MIX1), _signed(MIX2)
 @functools.cache
 def _triton() -> Callable[[Tensor], Tensor] | None:
     try:
-        from medevac.torch.replica_triton import hash_bytes
+        from medevac.torch.replica_triton import hash_words
     except ImportError:
         return None
-    return hash_bytes
+    return hash_words

@@ -121,15 +121,16 @@ def test_as_torch_computes_it_on_any_device(monkeypatch: pytest.MonkeyPatch) -> 
     for size in (0, 1, 8, 9, 8000, 8008, 30_001):
         data = torch.randint(0, 256, (size,), dtype=torch.uint8)
         assert int(replica_hash.on_device(data)) & MASK == hash_tensor(data), size
+        assert int(replica_hash.on_device(data[3:])) & MASK == hash_tensor(data[3:]), size
 
 
 TRITON = """
     import torch
-    from medevac.torch.replica_hash import MASK, hash_tensor
-    from medevac.torch.replica_triton import BLOCK, ROUNDS, hash_bytes
+    from medevac.torch.replica_hash import MASK, hash_tensor, padded
+    from medevac.torch.replica_triton import BLOCK, ROUNDS, hash_words
     for size in (0, 1, 8, 9, 8 * BLOCK * ROUNDS, 8 * BLOCK * ROUNDS * 2 + 11):
         data = torch.randint(0, 256, (size,), dtype=torch.uint8)
-        assert int(hash_bytes(data)) & MASK == hash_tensor(data), size
+        assert int(hash_words(padded(data))) & MASK == hash_tensor(data), size
 """
 
 
