@@ -156,7 +156,7 @@ def test_checkpoints_of_a_folder_are_verified(tmp_path: Path, capsys: pytest.Cap
 def test_replay_finds_what_was_altered(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the same, byte for byte" in ask(capsys, "replay", log)
     log.write_text(log.read_text().replace('"code":48', '"code":31'))
-    assert "uncorrectable-memory-error" in ask(capsys, "replay", log, code=1)
+    assert "an uncorrectable memory error" in ask(capsys, "replay", log, code=1)
     assert json.loads(ask(capsys, "replay", log, "--json", code=1))["same"] is False
 
 
