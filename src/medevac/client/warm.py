@@ -18,6 +18,7 @@ import atexit
 import contextlib
 import ctypes
 import fnmatch
+import functools
 import gc
 import importlib
 import importlib.machinery
@@ -211,12 +212,16 @@ class Warm:
         main.__file__, main.__builtins__ = path, __builtins__  # type: ignore[attr-defined]
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
         sys.modules["__main__"] = main
-        try:
-            exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)  # noqa: S102 - the job's own script
-        except Exception as problem:  # noqa: BLE001 - as the interpreter: said in full, and an exit code of 1
-            behind = problem.__traceback__ and problem.__traceback__.tb_next
-            sys.excepthook(type(problem), problem.with_traceback(behind), behind)
-            sys.exit(1)
+        sys.excepthook = functools.partial(_say_of, path)
+        exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)  # noqa: S102 - the job's own script
+
+
+def _say_of(path: str, kind: type[BaseException], problem: BaseException, trace: types.TracebackType | None) -> None:
+    """The traceback from the script on, as the interpreter would have it."""
+    found = trace
+    while found and found.tb_frame.f_code.co_filename != path:
+        found = found.tb_next
+    sys.__excepthook__(kind, problem.with_traceback(found or trace), found or trace)
 
 
 def bring_in(name: str, attribute: str = "") -> None:
