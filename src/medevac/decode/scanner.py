@@ -18,58 +18,58 @@ NUMPY_PAYS = 150_000_000
 # sixteen groups, anchor n in group n % 16, so their order was searched for, for groups that let little else through. At
 # most 64: with more it goes a byte at a time. A new one goes to the end.
 ANCHORS: tuple[bytes, ...] = (
-    b"vswitch",  # nvidia-nvswitch
-    b"Killed pr",  # Killed process
-    b"Kill proc",  # Kill process
-    b"ux version ",  # Linux version: a boot
-    b"eermem",  # nvidia-peermem
-    b"oom-kill",  # and invoked oom-killer
-    b"efa 0",
-    b"r, dev ",  # I/O error, dev
-    b"me nvme",  # nvme nvme0
-    b"cieport 0",  # pcieport 0000:
-    b"k failure on",  # Disk failure on
-    b"XFS (",
-    b"nvrm",
-    b"eyond end",  # attempt to access beyond end of device
-    b"ck inj",  # Machine check injector initialized
-    b"[tid ",  # the Fabric Manager's own log
-    b"LustreError",
     b"ERT: E",  # BERT: Error records
-    b"k is Down",  # NIC Link is Down
-    b'AGE":[',  # a journal's MESSAGE as numbers
-    b"EINJ",  # errors can be injected
-    b"lable path",  # no available path
-    b"EDAC ",
-    b"r limit",  # power limit
-    b"bnccl",  # libnccl
-    b"nfs: serve",
-    b"panic - not",  # Kernel panic - not syncing
-    b"WATCHDOG: ",  # NETDEV WATCHDOG: eth0: transmit queue 3 timed out
-    b"cmanager",  # nv-fabricmanager
-    b"niband ",  # infiniband
-    b"e Error]",  # [Hardware Error]
-    b"Slot(",  # pciehp: Slot(4): Link Down
-    b"usable path",  # no usable path
-    b"AER: ",
-    b"m clock to",  # setting system clock to
-    b"NVRM",
-    b"emperature",  # temperature above threshold
-    b"amdgpu",
-    b"oft lockup",  # soft lockup
-    b"r more than",  # blocked for more than
-    b"VSwitch",  # detected NVSwitch fatal error
-    b"mlx5",
-    b"y failure: ",  # Memory failure: 0x1234
-    b"te=initialized",  # audit(...): state=initialized
-    b"carrier",  # Lost carrier
-    b"EXT4-fs",
-    b"k is Up",  # NIC Link is Up
     b"PCIe ",  # PCIe Bus Error, available PCIe bandwidth
-    b"(sct 0x",  # the status of an NVMe command
+    b"r, dev ",  # I/O error, dev
+    b"amdgpu",
+    b"vswitch",  # nvidia-nvswitch
+    b"ck inj",  # Machine check injector initialized
+    b"me nvme",  # nvme nvme0
+    b"eyond end",  # attempt to access beyond end of device
+    b"carrier",  # Lost carrier
+    b"k is Down",  # NIC Link is Down
+    b"mlx5",
+    b"ux version ",  # Linux version: a boot
+    b"no usable path",
+    b"nfs: serve",
+    b"[tid ",  # the Fabric Manager's own log
+    b"oom-kill",  # and invoked oom-killer
+    b"Killed pr",  # Killed process
+    b"k failure on",  # Disk failure on
+    b"AER: ",
+    b"NVRM",
+    b'AGE":[',  # a journal's MESSAGE as numbers
+    b"WATCHDOG: ",  # NETDEV WATCHDOG: eth0: transmit queue 3 timed out
+    b"EXT4-fs",
+    b"eermem",  # nvidia-peermem
+    b"cieport 0",  # pcieport 0000:
+    b"m clock to",  # setting system clock to
     b"BTRFS ",
-    b"mce: ",
+    b"XFS (",
+    b"e Error]",  # [Hardware Error]
+    b"oft lockup",  # soft lockup
+    b"nvrm",
+    b"(sct 0x",  # the status of an NVMe command
+    b"EINJ",  # errors can be injected
+    b"Kill proc",  # Kill process
+    b"VSwitch",  # detected NVSwitch fatal error
+    b"k is Up",  # NIC Link is Up
+    b"te=initialized",  # audit(...): state=initialized
+    b"panic - not",  # Kernel panic - not syncing
     b"/O e",  # I/O error
+    b"efa 0",
+    b"niband ",  # infiniband
+    b"r limit",  # power limit
+    b"mce: ",
+    b"LustreError",
+    b"no available path",
+    b"emperature",  # temperature above threshold
+    b"bnccl",  # libnccl
+    b"Slot(",  # pciehp: Slot(4): Link Down
+    b"EDAC ",
+    b"y failure: ",  # Memory failure: 0x1234
+    b"r more than",  # blocked for more than
+    b"cmanager",  # nv-fabricmanager
 )
 
 
