@@ -33,6 +33,9 @@ from medevac.ports.store import Store
 OVER = (*JOB.final, "watched")
 """States in which nothing is kept for a next attempt."""
 
+SLOW_SHARE = 5.0
+"""The scheduler is left alone for so many times as long as it took to tell its nodes."""
+
 RESTING = (*OVER, "held", "gave-up")
 """States in which only a person does something next."""
 
@@ -147,10 +150,11 @@ class Runtime:
 
     async def _look_around(self, tasks: asyncio.TaskGroup, every_s: float) -> None:
         """For ever: nodes that are new are taken in, and what tells of them is followed."""
-        said = ""
+        said, clock, pause = "", self._ports.clock, every_s
         while True:
-            await self._ports.clock.sleep(every_s)
+            await clock.sleep(pause)
             self._ports.fence()
+            began = clock.now()
             try:
                 if changed := self._changed(await self._ports.scheduler.cluster()):
                     await self.intake.take(changed)
@@ -159,6 +163,7 @@ class Runtime:
                 if str(problem) != said:
                     log.warning("the nodes cannot be looked for, tried again", problem=str(problem))
                 said = str(problem)
+            pause = max(every_s, SLOW_SHARE * (clock.now() - began))
 
     def _listen_to_new(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         new = [source for source in self._ports.sources() if source.name not in self._followed]

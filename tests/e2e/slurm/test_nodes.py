@@ -198,14 +198,38 @@ async def test_a_node_is_rebooted_by_slurm_and_comes_back(
     until(lambda: shown(slurm, "node2", "State") == ("IDLE",), "node2 takes work")
 
 
-async def test_what_a_reboot_would_bring_back_too_is_not_rebooted(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+async def test_what_a_reboot_would_bring_back_too_is_not_rebooted(
+    slurm: Cluster, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await scheduler.isolate(hard("node2", 0))
     await scheduler.isolate(hard("node2", 1))
-    with pytest.raises(Unsupported, match="GPU-node2-1 is out as well"):
+    with pytest.raises(OutcomeUnknown, match="is it to be rebooted"):
         await scheduler.repair(repair("node2"))
     with pytest.raises(Unsupported, match="reset"):
         await scheduler.repair(repair("node2", "reset"))
+    with pytest.raises(Unsupported, match="take it back"):
+        await scheduler.repair(replace(repair("node2"), readmit=False))
+    monkeypatch.setattr("medevac.adapters.schedulers.slurm.reboot.GATHER_S", 0.0)
+    with pytest.raises(Unsupported, match="GPU-node2-1 is out as well"):
+        await scheduler.repair(repair("node2"))
     assert "REBOOT" not in shown(slurm, "node2", "State")[0]
+
+
+async def test_one_reboot_is_for_all_that_is_out_of_a_node(slurm: Cluster, scheduler: SlurmScheduler) -> None:
+    number = slurm.submit("sleep 60", "-N1", "--nodelist=node2")
+    slurm.wait_state(number, "RUNNING")
+    orders = [replace(repair("node2", id_=f"mend-{gpu}"), gpu=f"GPU-node2-{gpu}") for gpu in (0, 1)]
+    for gpu in (0, 1):
+        await scheduler.isolate(hard("node2", gpu))
+    mark = len(slurm.log)
+    for order in (*orders, *orders):
+        with pytest.raises(OutcomeUnknown):
+            await scheduler.repair(order)
+    assert "REBOOT" in shown(slurm, "node2", "State")[0]
+    assert slurm.log[mark:].count("REQUEST_REBOOT_NODES") == 1
+    slurm.call("scontrol", "cancel_reboot", "node2")
+    for order in orders:
+        assert "called off" in await refusal(scheduler, order)
 
 
 async def test_a_person_who_takes_the_node_back_ends_the_reboot(slurm: Cluster, scheduler: SlurmScheduler) -> None:
