@@ -121,6 +121,28 @@ async def test_one_partition_keeps_it_and_the_others_get_it_back(
     assert partitions == {"train": tuple(slurm.nodes), "low": tuple(slurm.nodes)}
 
 
+async def test_a_controller_killed_in_between_loses_no_value_of_the_sites(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the mark and the change, and between the change back and the mark."""
+
+    async def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    slurm.call("scontrol", "update", "NodeName=node0", "Weight=7", "Comment=rack 3")
+    for method, order in (("_set", "restrict"), ("_write", "give_back")):
+        action = low("node0", 0) if order == "restrict" else back("node0", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(scheduler._restrictions, method, killed)
+            with pytest.raises(KeyboardInterrupt):
+                await getattr(scheduler, order)(action)
+        scheduler = made(slurm, tmp_path)
+        await getattr(scheduler, order)(action)
+        assert weight(slurm, "node0") == ("100000" if order == "restrict" else "7")
+    assert features(slurm, "node0") == set()
+    assert await scheduler.look.comment("node0") == "rack 3"
+
+
 async def test_without_such_a_gpu_nothing_is_changed(slurm: Cluster, scheduler: SlurmScheduler) -> None:
     with pytest.raises(Refused, match="none of that UUID"):
         await scheduler.restrict(Restrict(id="low", node="node0", gpu="GPU-none"))
