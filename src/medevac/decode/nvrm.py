@@ -95,7 +95,7 @@ def _continuation(body: str) -> Reading | None:
     if _RPC_ROW.match(body):
         return Reading("nvrm_continuation", details={"of": 119})
     if _CRASH_DUMP.match(body):
-        return Reading("nvrm_continuation", details={"of": 120})
+        return Reading("nvrm_continuation", details={"of": 119 if "Xid119" in body else 120})
     return None
 
 

@@ -46,30 +46,32 @@ _PRIORITY = re.compile(r"<(\d{1,3})>")
 _RFC5424 = re.compile(
     rf"1 {_ISO} (\S{{1,255}}) (\S{{1,64}}) (\S{{1,128}}) (\S{{1,64}}) (?:-|\[[^\]]{{0,2000}}\]) ?(?:\ufeff)?"
 )
-_ISO_AT = re.compile(rf"{_ISO}(?= |$)")
+_ISO_AT = re.compile(rf"{_ISO.replace('-', '[-/]', 2)}(?= |$)")
+# journalctl -o short-full (its zone is a name) and -o short-unix
+_FULL = re.compile(r"[^\W\d_]{2,4}\.? (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: ([A-Z]{2,5}|[+-]\d\d(?:\d\d)?))?(?= )")
+_UNIX = re.compile(r"(\d{9,10}\.\d{3,9})(?= \S{1,254} [\w./@-]{1,64}(?:\[\d{1,10}\])?: )")
 _CRI = re.compile(r" (?:stdout|stderr) [FP] ")
 _SYSLOG = re.compile(
-    r"(?:(\d{4}) )?([^\W\d_]{3,10}\.?|\d{1,2}月) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))?(?= )"
+    r"(?:(\d{4}) )?([^\W\d_]{3,10}\.?|\d{1,2}月) {1,2}(\d{1,2}) (?:(\d{4}) )?"
+    r"(\d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))?(?= )"
 )
 _HOST_TAG = re.compile(r" (\S{0,254}[^\s:]) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?:(?: |$)")
-_HOST_DRIVER = re.compile(r" (\S{1,255}) (?=NVRM|nvidia-nvswitch)")
+_HOST_DRIVER = re.compile(r" ([^\s\[]\S{0,254})(?: kernel)? (?=NVRM|nvidia-nvswitch)")
 _HOST_KERNEL = re.compile(r" ?(\S{1,255}) kernel: ")
 _KERNEL = re.compile(r" ?kernel: ")
 _UPTIME = re.compile(r" ?\[ {0,8}(\d{1,12}\.\d{1,9})\] ?")
 _DELTA = re.compile(r"\[ {0,8}\+\d{1,9}\.\d{1,9}\] ?")
 _CALLER = re.compile(r"\[ {0,8}[TC]\d{1,9}\] ?")
-_DMESG_T = re.compile(r"\[(?:[^\W\d_]{2,4}\.? )?([^\W\d_]{3,5}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\] ?")
+_DMESG_T = re.compile(r"\[(?:[^\W\d_]{1,4}\.? )?([^\W\d_]{3,5}|\d{1,2}月) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) (\d{4})\] ?")
 _MANAGER = re.compile(r"\[([A-Z][a-z]{2}) (\d\d) (\d{4}) (\d\d:\d\d:\d\d)\] ?")
 _BRACKET_ISO = re.compile(rf"\[{_ISO}\]:? ?")
 _FACILITY = re.compile(
     r"(?:kern|user|daemon|syslog|auth|local\d) {0,4}:\s?(?:emerg|alert|crit|err|warn|notice|info|debug) {0,4}: "
 )
 _TALOS = re.compile(r"([\w.:-]{1,255}): (?:kern|user|daemon): {1,2}\w{3,8}: (?=\[\d{4}-)")
-_FAN_OUT = re.compile(
-    r"([\w.-]{1,255})(?: {1,8}\| |: )"
-    r"(?=<\d|\[ {0,8}\d{1,12}\.\d|\[[A-Z][a-z]{2} [A-Z]|\d{4}-\d\d-\d\d[T ]"
-    r"|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:|NVRM:|kernel: )"
-)
+_DATED = r"<\d|\[ {0,8}\d{1,12}\.\d|\[[A-Z][a-z]{2} [A-Z]|\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:"
+_FAN_OUT = re.compile(rf"([\w.-]{{1,255}})(?: {{1,8}}\| |: |\t)(?={_DATED}|NVRM:|kernel: )")
+_GREP = re.compile(rf"[\w./@~+-]{{1,255}}[:-](?:\d{{1,12}}[:-])?(?={_DATED})")  # grep names the file, with -n the line
 _FAN_BAR = re.compile(r"([\w.-]{1,255}) {1,8}\| ")
 _REPEATED = re.compile(r"message repeated (\d{1,9}) times: \[ ?")
 _DRIVERS = ("NVRM:", "nvidia-nvswitch", "mlx5_core ", "pcieport ", "amdgpu ")  # the message begins here
@@ -99,6 +101,8 @@ def split(line: str, clock: Clock) -> Head:
         position = _seconds(head, line, position, clock)
     elif match := _COMMON.match(line):
         position = _common(head, match, clock) if match.end() else 0
+        if position and not head.node and position < tag and " " not in line[position:tag]:  # -o short-monotonic
+            head.node, position = line[position:tag], tag + len(_TAG)
         if cut > 0 and head.kernel and position >= tag + len(_TAG) and head.node == line[cut + 1 : tag]:
             clock.keep_prefix(line[:cut], head.at, head.node)
     if not line.startswith(_DRIVERS, position) and (not position or line.startswith(_MORE, position)):
@@ -216,6 +220,10 @@ def _digits(head: Head, line: str, at: int, clock: Clock) -> int:
         head.note("usec", int(match[3]))
         _kernel_seconds(head, int(match[3]) / 1e6, clock)
         return match.end()
+    if match := _UNIX.match(line, at):
+        head.at = float(match[1])
+        clock.note(head.at)
+        return _host(head, line, match.end())
     if match := _ISO_AT.match(line, at):
         head.at = clock.iso(match[1], match[2], match[3])
         if cri := _CRI.match(line, match.end()):
@@ -236,9 +244,18 @@ def _word(head: Head, line: str, at: int, clock: Clock) -> int:
         head.note("repeat", int(match[1]))
         return match.end()
     if (match := _SYSLOG.match(line, at)) and month_number(match[2].rstrip(".")):
-        year, month, day, hms, late = match.groups()
-        head.at = clock.dated(year or late, month, day, hms) if year or late else clock.syslog(month, day, hms)
+        early, month, day, middle, hms, late = match.groups()
+        year = early or middle or late
+        head.at = clock.dated(year, month, day, hms) if year else clock.syslog(month, day, hms)
         return _host(head, line, match.end())
+    if match := _FULL.match(line, at):
+        zone = match[2] or ""
+        head.at = clock.iso(
+            match[1], None, "Z" if zone in {"UTC", "GMT"} else zone.ljust(5, "0") if zone[:1] in "+-" else None
+        )
+        return _host(head, line, match.end())
+    if not head.node and not head.at and (match := _GREP.match(line, at)):
+        return match.end()
     if (
         not head.node
         and not head.at

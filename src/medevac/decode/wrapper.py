@@ -10,10 +10,22 @@ import msgspec
 from medevac.decode.clock import Clock
 from medevac.decode.prefix import Head, split
 
-_MESSAGE = ("MESSAGE", "message", "log", "msg", "short_message", "line", "_msg", "text")
-_HOST = ("_HOSTNAME", "host", "hostname", "node", "node_name", "HOSTNAME", "source_host", "syslog_hostname")
-_TIME = ("time", "@timestamp", "timestamp", "ts", "_time", "date")
-_PROGRAM = ("SYSLOG_IDENTIFIER", "_COMM", "ident", "appname", "program", "syslog_identifier")
+_MESSAGE = (
+    *("MESSAGE", "message", "log", "msg", "short_message", "line", "_msg", "text", "_raw"),
+    *("textPayload", "SyslogMessage", "@message", "body", "Body"),  # Google, Azure, CloudWatch, OpenTelemetry
+)
+_HOST = ("_HOSTNAME", "host", "hostname", "node", "node_name", "HOSTNAME", "source_host", "syslog_hostname", "Computer")
+_TIME = ("time", "@timestamp", "timestamp", "ts", "_time", "date", "timereported", "TimeGenerated")
+_PROGRAM = (
+    "SYSLOG_IDENTIFIER",
+    "_COMM",
+    "ident",
+    "appname",
+    "program",
+    "syslog_identifier",
+    "programname",
+    "ProcessName",
+)
 _KERNEL = frozenset({"kernel", "kmsg", "dmesg", ""})
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)([.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)?")
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -64,15 +76,16 @@ def journal(record: dict[str, Any], clock: Clock) -> Head | None:
 
 
 def _shipped(record: dict[str, Any], clock: Clock) -> Head | None:
-    message = _first(record, _MESSAGE)
+    message, inner = _first(record, _MESSAGE), record
     if message is None:
-        nested = next((value for value in record.values() if isinstance(value, dict) and "message" in value), None)
-        message = _first(nested, _MESSAGE) if nested else None
+        nested = (value for value in record.values() if isinstance(value, dict))
+        inner = next((value for value in nested if _first(value, _MESSAGE) is not None), record)
+        message = _first(inner, _MESSAGE)
     if message is None:
         return None
     head = split(message.rstrip("\r\n"), clock)
     if not head.node:
-        head.node = _first(record, _HOST) or _nested_host(record)
+        head.node = _first(record, _HOST) or _first(inner, _HOST) or _nested_host(record)
     program = _first(record, _PROGRAM) or ""
     if program not in _KERNEL:
         head.program, head.kernel = program, False
