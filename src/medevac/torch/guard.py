@@ -321,6 +321,7 @@ class Guard:
         self.checkpoints.save(step, ecc=self._counts())
         if wait and not self.checkpoints.wait(DRAIN_SECONDS):
             log.error("checkpoint of step %d is not on disk: %s", step, self.checkpoints.failed.get(step, "too slow"))
+        self._say("step", step)  # or the next step would be given a save's time
         if wait and self.place.world > 1:
             dist.barrier()  # a launcher ends all ranks with the first that leaves
 
