@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.e2e.slurm.cluster import Cluster
+from tests.e2e.slurm.cluster import Cluster, missing
 from tests.e2e.slurm.training import Service, Training, gpu_lost
+from tests.needs import need
 
 from medevac.core.events import ActionSettled, AttemptStarted
 
@@ -19,10 +21,30 @@ Makes = Callable[[str], Training]
 @pytest.fixture
 def made(wide: Cluster, tmp_path: Path) -> Iterator[Makes]:
     """A service by a policy, and a job that has checkpoints."""
+    with beside(wide, tmp_path) as make:
+        yield make
+
+
+@pytest.fixture
+def made_alone(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> Iterator[Makes]:
+    """The same on a cluster of its own: what dies of it does not come back at once."""
+    gone = missing()
+    need(f"Slurm ({', '.join(gone)})", present=not gone)
+    cluster = Cluster(tmp_path_factory.mktemp("alone"), nodes=6)
+    try:
+        cluster.start()
+        with beside(cluster, tmp_path) as make:
+            yield make
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def beside(cluster: Cluster, folder: Path) -> Iterator[Makes]:
     services = []
 
     def make(policy: str) -> Training:
-        service = Service(wide, tmp_path, policy=policy)
+        service = Service(cluster, folder, policy=policy)
         services.append(service)
         service.start()
         job = Training(service)
@@ -51,8 +73,10 @@ def decided(job: Training, state: str) -> None:
     job.service.until(lambda: state in job.service.moved_to(job.job), state)
 
 
-def test_slurmctld_is_killed_and_restarted_in_a_recovery(made: Makes) -> None:
-    job = made("standard")
+@pytest.mark.soak
+def test_slurmctld_is_killed_and_restarted_in_a_recovery(made_alone: Makes) -> None:
+    """Its nodes complete for a minute and more when it is back."""
+    job = made_alone("standard")
     job.cluster.save()
     gpu_lost(job.cluster, job.node(1))
     decided(job, "stopping")
@@ -106,8 +130,8 @@ def test_a_second_fault_while_the_first_is_recovered(made: Makes) -> None:
 
 
 @pytest.mark.soak
-def test_a_slurmd_is_killed(made: Makes) -> None:
-    job = made("standard")
+def test_a_slurmd_is_killed(made_alone: Makes) -> None:
+    job = made_alone("standard")
     lost = job.node(1)
     job.cluster.kill(lost)
     job.runs_again()
