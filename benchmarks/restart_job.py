@@ -85,7 +85,7 @@ def note(folder: Path, **what: object) -> None:
     os.close(descriptor)
 
 
-def train(folder: Path, *, full: bool, guarded: bool, total: int) -> None:
+def train(folder: Path, *, full: bool, guarded: bool, total: int, pace: float) -> None:
     times = {"began": began(), "imported": max(IMPORTED, began())}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -103,6 +103,7 @@ def train(folder: Path, *, full: bool, guarded: bool, total: int) -> None:
     tier = guard.checkpoints.loaded_from if isinstance(guard, Guard) and guard.checkpoints else ""
     note(folder, kind="start", rank=rank, step=start, tier=tier, **times)
     for step in guard.steps(start, total):
+        time.sleep(pace)
         loss = one_step(model, optimizer, net.words, 1000 * step + rank)
         guard.backward_done()
         optimizer.step()
@@ -119,8 +120,9 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--guarded", action="store_true")
     parser.add_argument("--total", type=int, default=10**6)
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds of sleep in each step")
     given = parser.parse_args()
-    train(given.folder, full=given.full, guarded=given.guarded, total=given.total)
+    train(given.folder, full=given.full, guarded=given.guarded, total=given.total, pace=given.pace)
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ Hashes = dict[int, set[str]]
 
 def measured(name: str, given: argparse.Namespace, number: signal.Signals, times: int) -> tuple[dict[str, Any], Hashes]:
     """Medians over so many times, and the hashes of the parameters by step."""
-    options = ["--full"] if given.full else []
+    options = ["--pace", str(given.pace), *(["--full"] if given.full else [])]
     with tempfile.TemporaryDirectory() as folder, System(name, Path(folder), given.ranks, *options) as system:
         system.until(lambda: system.told("step"))
         system.ready()
@@ -211,6 +211,9 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--hangs", type=int, default=0)
     parser.add_argument("--systems", default="medevac,torchrun,ft_launcher")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds of sleep in each step: for a long run of hangs"
+    )
     parser.add_argument("--equal", action="store_true", help="compare with a run that nothing disturbs")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was launched is ended on the way out
