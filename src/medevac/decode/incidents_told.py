@@ -14,6 +14,7 @@ what comes later on its parts is another incident.
 from __future__ import annotations
 
 import heapq
+import os
 import tempfile
 from array import array
 from typing import TYPE_CHECKING, Self
@@ -27,7 +28,6 @@ from medevac.decode.incidents_story import Earlier, Incident, Role, roles, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import IO
 
     from medevac.core.events import FaultSeen
     from medevac.decode.annotate import Annotation
@@ -84,21 +84,21 @@ class Told:
         self.count = 0
         self._shown = shown
         self._members_only = members_only
-        self._at_once = self._limit = at_once
+        self._at_once = at_once
         self._earlier = Earlier()
-        self._runs: list[IO[bytes]] = []
+        self._file = tempfile.TemporaryFile(prefix="medevac-decode-")  # noqa: SIM115 - closed by __exit__
+        self._runs: list[tuple[int, int]] = []
         self._rest: list[Entry] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for run in self._runs:
-            run.close()
+        self._file.close()
 
     def add(self, fault: FaultSeen) -> tuple[Annotation, Burst]:
         """Take one event; gives its reading and the burst that it is counted in."""
-        if len(self._collected.bursts.all) >= self._limit:
+        if len(self._collected.bursts.all) >= self._at_once:
             self._settle()
         return self._collected.add(fault)
 
@@ -109,33 +109,46 @@ class Told:
 
     def __iter__(self) -> Iterator[Incident]:
         """The incidents in order of time, once all events are in; as often as asked."""
-        for _, incident in heapq.merge(*map(_read, self._runs), self._rest, key=_order):
+        self._file.flush()
+        runs = (_read(self._file.fileno(), *run) for run in self._runs)
+        for _, incident in heapq.merge(*runs, self._rest, key=_order):
             yield incident
 
     def _settle(self) -> None:
+        """Tell at least a quarter of the bursts, those whose incidents are most surely over."""
         bursts = self._collected.bursts
         groups = join(bursts.all, bursts.loads)
         newest: dict[str, float] = {}
         for burst in bursts.all:
             newest[burst.domain] = max(burst.last, newest.get(burst.domain, burst.last))
-        old = bursts.all[len(bursts.all) // 2].index
+        middle = bursts.all[len(bursts.all) // 2].index
 
         def past(burst: Burst) -> bool:
             return burst.last < newest[burst.domain] - FOLLOWED_S
 
-        def early(burst: Burst) -> bool:
-            return burst.index < old and burst.last < newest[burst.domain] - SILENCE_S
+        def silent(burst: Burst) -> bool:
+            return first_half(burst) and burst.last < newest[burst.domain] - SILENCE_S
 
-        choices = ((_whole, past), (_whole, early), (_parts, early))
-        over = _enough(len(bursts.all) // 4, (choose(groups, done) for choose, done in choices))
-        run = tempfile.TemporaryFile(prefix="medevac-decode-")  # noqa: SIM115 - closed with the others
-        self._runs.append(run)
-        for entry in self._tell(over):
+        def first_half(burst: Burst) -> bool:
+            return burst.index < middle
+
+        over: list[list[Burst]] = []
+        gone: set[int] = set()
+        for choose, done in ((_whole, past), (_whole, silent), (_parts, silent), (_parts, first_half)):
+            over = choose(groups, done)
+            gone = {burst.index for group in over for burst in group}
+            gone.update(burst.index for burst in bursts.all if burst.quiet and done(burst))
+            if len(gone) >= len(bursts.all) // 4:
+                break
+        self._write(over)
+        bursts.drop(gone)
+
+    def _write(self, groups: Iterable[list[Burst]]) -> None:
+        start = self._file.tell()
+        for entry in self._tell(groups):
             body = _encode(entry)
-            run.write(len(body).to_bytes(4, "little") + body)
-        gone = {burst.index for group in over for burst in group}
-        bursts.drop(gone.union(burst.index for burst in bursts.all if burst.quiet and early(burst)))
-        self._limit = max(self._at_once, len(bursts.all) + self._at_once // 4)
+            self._file.write(len(body).to_bytes(4, "little") + body)
+        self._runs.append((start, self._file.tell()))
 
     def _tell(self, groups: Iterable[list[Burst]]) -> Iterator[Entry]:
         return (entry for group in groups if (entry := self._entry(group)))
@@ -166,20 +179,13 @@ def _parts(groups: Iterable[list[Burst]], done: Callable[[Burst], bool]) -> list
     return [part for group in groups if (part := [burst for burst in group if done(burst)])]
 
 
-def _enough(bursts: int, choices: Iterable[list[list[Burst]]]) -> list[list[Burst]]:
-    """The first choice of at least so many bursts, else the last one."""
-    chosen: list[list[Burst]] = []
-    for chosen in choices:
-        if sum(map(len, chosen)) >= bursts:
-            break
-    return chosen
-
-
 def _order(entry: Entry) -> tuple[bool, float, int]:
     return entry[0]
 
 
-def _read(run: IO[bytes]) -> Iterator[Entry]:
-    run.seek(0)
-    while size := run.read(4):
-        yield _decode(run.read(int.from_bytes(size, "little")))
+def _read(file: int, at: int, stop: int) -> Iterator[Entry]:
+    """The entries of a run, each when it is wanted: there may be thousands of runs."""
+    while at < stop:
+        size = int.from_bytes(os.pread(file, 4, at), "little")
+        yield _decode(os.pread(file, size, at + 4))
+        at += 4 + size
