@@ -87,7 +87,7 @@ class ExamineAttempt(Action, frozen=True, kw_only=True, tag=True):
     job: str
     attempt: int
     since: float = 0.0
-    silent_s: float = 10.0
+    silent_s: float = 8.0
     stacks: bool = False
 
 
