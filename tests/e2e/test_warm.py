@@ -8,13 +8,14 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from tests.e2e.test_local_scheduler import JOB, LONG_S, Machine
 
-from medevac.adapters.lease import Lease
+from medevac.adapters.lease import Lease, read
 from medevac.adapters.schedulers.local import JobSpec
 from medevac.adapters.schedulers.local.processes import environment, look
 from medevac.core.events import JobPolicy
@@ -149,13 +150,21 @@ async def test_a_killed_keeper_takes_all_along(machine: Warmed) -> None:
     await machine.until(lambda: not machine.mine())
 
 
-async def test_it_goes_when_no_controller_is_left(machine: Warmed) -> None:
-    await machine.begin()
-    await machine.warm()
+async def test_it_goes_when_the_controller_was_killed(machine: Warmed) -> None:
     machine.lease.release()
+    program = "import sys, time\nfrom medevac.adapters.lease import Lease\nLease(sys.argv[1]).take()\ntime.sleep(600)"
+    controller = await asyncio.create_subprocess_exec(sys.executable, "-c", program, str(machine.lease.path))
+    try:
+        await machine.until(lambda: (held := read(machine.lease.path)) and held.expires > time.time())
+        await machine.begin()
+        await machine.warm()
+    finally:
+        controller.kill()
+        await controller.wait()
+    assert machine.mine(), "the ranks outlive it"
     machine.leave(1, *["sys.exit(3)"] * RANKS)
     await machine.ended()
-    await machine.until(lambda: not machine.mine())
+    await machine.until(lambda: not machine.mine() and not look(machine.keeping().process.pid))
 
 
 async def test_a_lost_one_costs_a_cold_start(machine: Warmed) -> None:
