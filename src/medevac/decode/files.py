@@ -13,7 +13,7 @@ import msgspec
 from medevac.core.events import FaultSeen
 from medevac.decode.context import Context
 from medevac.decode.export import SIGN, decode_export
-from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream
+from medevac.decode.readers import Log, Progress, Unreadable, open_path, open_stream, reason
 from medevac.decode.stream import decode_stream
 from medevac.decode.years import HEAD, report_date, settled
 
@@ -73,7 +73,7 @@ def _matches(path: str, options: Options) -> list[str]:
         return [path]
     if Path(path).is_dir():
         if options.recursive:
-            return sorted(str(found) for found in Path(path).rglob("*") if found.is_file())
+            return _inside(path, options)
         options.unreadable(Unreadable(path, "is a folder: give -r to read all files in it"))
         return []
     import glob
@@ -81,6 +81,16 @@ def _matches(path: str, options: Options) -> list[str]:
     if not Path(path).exists() and (found := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 - takes absolute patterns
         return found
     return [path]
+
+
+def _inside(folder: str, options: Options) -> list[str]:
+    """All files below a folder, sorted. A folder that may not be listed is told: its files are missing."""
+
+    def told(problem: OSError) -> None:
+        options.unreadable(Unreadable(str(problem.filename), reason(problem)))
+
+    found = (Path(base, name) for base, _, names in os.walk(folder, onerror=told) for name in names)
+    return sorted(str(path) for path in found if path.is_file())
 
 
 def total_size(names: Iterable[str]) -> int:

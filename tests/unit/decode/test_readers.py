@@ -282,3 +282,19 @@ def test_a_log_that_begins_in_the_middle_of_a_panic(tmp_path: Path) -> None:
     path.write_text(f"<4>[ 99.100000] {trace}\n<4>[ 99.200000] quiet\n<4>[ 99.300000] {trace}\n")
     (event,) = read(path)
     assert (event.kind, event.line, event.pid, event.process) == ("panic_continuation", 1, 1364, "khungtaskd")
+
+
+def test_a_folder_below_that_may_not_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "closed").mkdir()
+    (tmp_path / "kern.log").write_bytes(LOG)
+    listed = os.scandir
+
+    def scandir(path: str) -> object:
+        if str(path).endswith("closed"):  # root, which runs the tests too, may list any
+            raise PermissionError(13, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    problems: list[str] = []
+    assert facts(read(tmp_path, recursive=True, unreadable=lambda problem: problems.append(str(problem)))) == FACTS
+    assert problems == [f"{tmp_path / 'closed'}: permission denied"]
