@@ -189,11 +189,12 @@ torch.cuda = cuda
 """
 
 
-@pytest.mark.parametrize(("module", "why"), [(THREAD, "a thread"), (CUDA, "CUDA was initialised")])
+@pytest.mark.parametrize(("module", "why"), [(THREAD, "an import started a thread"), (CUDA, "CUDA was initialised")])
 async def test_what_a_fork_would_break_is_started(machine: Warmed, module: str, why: str) -> None:
     await machine.begin(more="import spoils", spoils=module)
     await machine.until(lambda: "no warm process: " in machine.keeper_says())
     assert why in machine.keeper_says()
+    await machine.until(lambda: f"--warm: no warm process: {why}" in machine.attempt().log(0).read_text())
     await machine.again()
     assert (await machine.said(2, 1))["imported"] == machine.keeping(2).ranks[1].process.pid
 

@@ -174,7 +174,13 @@ class Keeper:
 
     def _warm_up(self) -> None:
         """Have a warm process for the next attempt, and say so, that nobody ends it with this one."""
-        if self._pool and self._pool.tend():
+        if self._pool is None:
+            return
+        started = self._pool.tend()
+        if why := self._pool.untold():
+            with contextlib.suppress(OSError), self._attempt.log(self._plan.ranks[0].place.rank).open("ab") as out:
+                out.write(f"medevac: --warm: no warm process: {why}\n".encode())
+        if started:
             self._keeping = msgspec.structs.replace(self._keeping, warm=processes.identify(self._pool.pid))
             with contextlib.suppress(OSError):
                 self._attempt.save(self._keeping)

@@ -48,6 +48,7 @@ class Pool:
         """The process, 0 for none."""
         self.refused = ""
         """Why there will be none."""
+        self._told = False
         if self._python is None:
             self._refuse("the command is no `python script.py` or `python -m module`")
 
@@ -61,6 +62,11 @@ class Pool:
         except OSError as problem:
             self._refuse(f"{problem.filename or self._plan.command[0]}: {problem.strerror}")
         return self.pid > 0
+
+    def untold(self) -> str:
+        """Why there will be none, once: for who reads the job's output."""
+        told, self._told = self._told, bool(self.refused)
+        return "" if told else self.refused
 
     def pause(self) -> float:
         """Seconds until `tend` has something to do."""
