@@ -144,14 +144,28 @@ def prune(folder: Path, keep: Keep) -> list[int]:
 
     The newest clean one stays, whatever `keep` says, and so does a doubtful one that is newer than all clean ones.
     """
-    removed = []
-    for one in _too_many(survey(folder), keep, time.time()):
+    known, removed = survey(folder), []
+    going = _too_many(known, keep, time.time())
+    if not _doubts_kept(folder, known, {one.step for one in going}):
+        return []
+    for one in going:
         gone = one.path.with_name(f".replaced-{one.path.name}.{os.getpid()}")
         with contextlib.suppress(OSError):
             one.path.rename(gone)  # first out of sight: nobody finds half of it
             removed.append(one.step)
         shutil.rmtree(gone, ignore_errors=True)
     return removed
+
+
+def _doubts_kept(folder: Path, known: list[Known], going: set[int]) -> bool:
+    """Write down what would be forgotten with the ones that go: doubt that a staying one only inherits."""
+    heirs = [one for one in known if one.step not in going and one.state != "clean" and one.seal.parent in going]
+    try:
+        for one in heirs:
+            judge(folder, [one.step], one.state, one.why)
+    except OSError:
+        return False
+    return True
 
 
 def _too_many(known: list[Known], keep: Keep, now: float) -> list[Known]:

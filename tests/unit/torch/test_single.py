@@ -374,6 +374,20 @@ def test_a_suspect_one_stays_while_no_newer_one_is_clean(tmp_path: Path) -> None
     assert lineage.prune(tmp_path, Keep(count=1, age_s=1.0)) == []
 
 
+def test_doubt_outlives_the_checkpoint_that_it_came_from(tmp_path: Path) -> None:
+    """20 is suspect and 30 continues it; after a roll-back 25 and 35 follow from 10, and 20 is one too many."""
+    for step, parent in ((10, None), (20, 10), (30, 20), (25, 10), (35, 25)):
+        made = tmp_path / f"step_{step:08d}"
+        made.mkdir()
+        (made / SEAL).write_bytes(encode_seal(Seal(job="j", attempt=1, step=step, parent=parent, at=1000.0 + step)))
+    lineage.judge(tmp_path, [20], "suspect", "a test")
+    assert lineage.prune(tmp_path, Keep(count=2)) == [10, 20]
+    assert {one.step: one.state for one in lineage.survey(tmp_path)} == {25: "clean", 30: "suspect", 35: "clean"}
+    found = lineage.newest_clean(tmp_path, before_step=33)
+    assert found is not None
+    assert found.name == "step_00000025"
+
+
 def test_a_suspect_one_becomes_clean_by_a_proof_only(tmp_path: Path) -> None:
     saved_every(tmp_path, 100.0, 3, s2="suspect", s3="condemned")
     model, optimizer = made()
