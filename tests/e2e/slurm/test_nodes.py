@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -119,6 +120,24 @@ async def test_one_partition_keeps_it_and_the_others_get_it_back(
     assert shown(slurm, "node1", "Partitions") == ("train,low",)
     partitions = {one.name: one.nodes for one in await scheduler.look.partitions()}
     assert partitions == {"train": tuple(slurm.nodes), "low": tuple(slurm.nodes)}
+
+
+async def test_many_at_once_are_all_restricted_and_all_come_back(
+    slurm: Cluster, scheduler: SlurmScheduler, tmp_path: Path
+) -> None:
+    """Two GPUs of a node share its mark, nodes share a partition."""
+    enforcing = made(slurm, tmp_path, restricted_partition="low")
+    parts = [(node, gpu) for node in ("node0", "node1", "node2") for gpu in (0, 1)]
+    await asyncio.gather(*(enforcing.restrict(low(node, gpu, f"{node}/")) for node, gpu in parts))
+    await asyncio.gather(*(enforcing.isolate(replace(hard(node, gpu), id=f"{node}{gpu}")) for node, gpu in parts))
+    nodes = {one.name: one.nodes for one in await enforcing.look.partitions()}
+    assert nodes == {"train": ("node3",), "low": tuple(slurm.nodes)}
+    assert set(await enforcing.isolated()) == {f"GPU-{node}-{gpu}" for node, gpu in parts}
+    await asyncio.gather(*(enforcing.give_back(back(node, gpu, f"{node}/back")) for node, gpu in parts))
+    nodes = {one.name: one.nodes for one in await enforcing.look.partitions()}
+    assert nodes == {"train": tuple(slurm.nodes), "low": tuple(slurm.nodes)}
+    assert await enforcing.isolated() == {}
+    assert {weight(slurm, node) for node in slurm.nodes} == {"1"}
 
 
 async def test_a_controller_killed_in_between_loses_no_value_of_the_sites(

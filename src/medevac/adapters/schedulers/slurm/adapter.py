@@ -70,6 +70,7 @@ class SlurmScheduler:
         self._warned: set[str] = set()
         self._missed: dict[str, float] = {}
         self._asked: dict[str, float] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._seeing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._left: set[str] = set()
 
@@ -96,23 +97,27 @@ class SlurmScheduler:
         return await self._drains.out()
 
     async def isolate(self, action: Isolate) -> None:
-        await self._drains.add(action)
+        async with self._turns[action.node]:
+            await self._drains.add(action)
 
     async def restrict(self, action: Restrict) -> None:
-        await self._restrictions.add(action)
+        async with self._turns[action.node]:
+            await self._restrictions.add(action)
 
     async def repair(self, action: Repair) -> None:
         if action.id in self.memory.nodes().done:
             return
         await self._reboots.mend(action)
-        await self._restrictions.remove(action)
-        await self._drains.mended(action.node)
-        self.memory.node_order_done(action.id)
+        async with self._turns[action.node]:
+            await self._restrictions.remove(action)
+            await self._drains.mended(action.node)
+            self.memory.node_order_done(action.id)
 
     async def give_back(self, action: GiveBack) -> None:
-        if action.id not in self.memory.nodes().done:
-            await self._restrictions.remove(action)
-            await self._drains.remove(action)
+        async with self._turns[action.node]:
+            if action.id not in self.memory.nodes().done:
+                await self._restrictions.remove(action)
+                await self._drains.remove(action)
 
     async def start(self, action: StartAttempt) -> AttemptStarted:
         return await self._starts.start(action)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 from msgspec.structs import replace
 
@@ -20,13 +22,16 @@ log = structlog.get_logger(__name__)
 
 
 class Restrictions:
-    """The mark in the node's Comment is written before anything is changed, and taken off last."""
+    """The mark in the node's Comment is written before anything is changed, and taken off last. One change at a time:
+    nodes share partitions.
+    """
 
     def __init__(self, commands: Commands, look: Look, memory: Memory, site: SlurmSettings) -> None:
         self._run = commands.run
         self._look = look
         self._memory = memory
         self._site = site
+        self._turn = asyncio.Lock()
 
     async def add(self, action: Restrict) -> None:
         if action.id in self._memory.nodes().done:
@@ -37,7 +42,8 @@ class Restrictions:
         mark, target = node_mark(await self._look.comment(node.name)), action.gpu or action.node
         if not mark.low:
             mark = replace(mark, weight=node.weight)
-        await self._apply(node, replace(mark, low={**mark.low, target: action.cause or action.id}))
+        async with self._turn:
+            await self._apply(node, replace(mark, low={**mark.low, target: action.cause or action.id}))
         self._memory.node_order_done(action.id)
 
     async def remove(self, action: GiveBack | Repair) -> None:
@@ -48,7 +54,8 @@ class Restrictions:
             return
         low = {name: incident for name, incident in mark.low.items() if name != target}
         if not low:
-            await self._restore(node, mark)
+            async with self._turn:
+                await self._restore(node, mark)
         await self._write(node.name, replace(mark, low=low, left=mark.left if low else ()))
 
     async def again(self, nodes: dict[str, SlurmNode]) -> None:
@@ -58,7 +65,9 @@ class Restrictions:
             if not mark.low or not node.complete or not self._forgotten(node, mark):
                 continue
             try:
-                await self._apply(node, replace(node_mark(await self._look.comment(node.name)), weight=node.weight))
+                async with self._turn:
+                    marked = node_mark(await self._look.comment(node.name))
+                    await self._apply(node, replace(marked, weight=node.weight))
                 log.info("a restriction that Slurm had forgotten is put back", node=node.name)
             except PortError as problem:
                 log.warning("a restriction that Slurm has forgotten is not put back", problem=str(problem))
