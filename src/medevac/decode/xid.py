@@ -14,7 +14,7 @@ from medevac.decode.reading import PCI_PATTERN, Details, Reading, number, pci_ad
 # Blanks are counted, not starred: the pattern stays linear on a line of blanks.
 XID = re.compile(
     r"NVRM\s{0,4}:\s{0,4}Xid\s{0,4}\(\s{0,4}(?:PCI:)?\s{0,4}"
-    rf"(?:({PCI_PATTERN})|\.\.\.|[xX*#:.]{{2,16}})"
+    rf"(?:({PCI_PATTERN})|\.\.\.|(?=[0-9a-f:.]{{0,12}}[x*#])[0-9a-fx*#:.]{{2,16}})"
     r"(?:\s{1,4}GPU-I:(\d{1,4}))?(?:\s{1,4}GPU-CI:(\d{1,4}))?\s{0,4}\)\s{0,4}:\s{0,4}(\d{1,6})(?![^\s,(.;:\"'\])}\\])"
     r"[,\s]{0,8}",
     re.IGNORECASE,
@@ -103,7 +103,7 @@ def _name(text: str) -> tuple[str | None, str]:
 _CHANNEL = re.compile(r"(?:Ch|[Cc]hannel(?: ID)?) ((?:0x)?[0-9a-fA-F]{1,16})\b")
 _CHANNEL_ID = re.compile(r"\bChI[dD] ([0-9a-fA-F]{1,8}), Class (?P<class>[0-9a-fA-F]{1,8})")
 _CAUSED = re.compile(r"caused by previous Xid (?P<caused_by>\d{1,6})")
-_SM = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3}), SM (?P<sm>\d{1,3})\)")
+_SM = re.compile(r"\(GPC (?P<gpc>\d{1,3}), TPC (?P<tpc>\d{1,3})(?:, SM (?P<sm>\d{1,3}))?\)")
 _SM_ERROR = re.compile(r"SM \d{1,3}\): (?P<error>[^,]{1,80})")
 _ESR = re.compile(r"ESR (?P<esr>0x[0-9a-f]{1,16}=[0-9a-fx= ]{1,200})", re.IGNORECASE)
 _MMU = re.compile(
