@@ -68,8 +68,15 @@ def test_what_is_no_mark_is_none(text: str) -> None:
 def test_a_drains_tag_reads_back(out: dict[str, str], incident: str, why: str) -> None:
     tag = drain_tag(DrainTag(out=out, incident=incident, why=why).text())  # type: ignore[arg-type]
     assert tag is not None
-    if len(out) < 10:
-        assert (tag.out, tag.incident) == (out, incident)
+    assert (tag.out, tag.incident) == (out, incident)
+
+
+def test_sixteen_gpus_of_a_node_are_all_named() -> None:
+    out = {f"GPU-{n:08x}-1111-2222-3333-444455556666": "hard" for n in range(16)}
+    text = DrainTag(out=out, incident="I7", why="x" * 500).text()  # type: ignore[arg-type]
+    tag = drain_tag(text)
+    assert tag is not None
+    assert tag.out == out
 
 
 def test_a_persons_reason_is_not_ours() -> None:

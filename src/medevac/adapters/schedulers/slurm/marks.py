@@ -66,6 +66,9 @@ Mode = Literal["soft", "hard"]
 _PLAIN = str.maketrans({"[": "(", "]": ")", "@": " at "})
 """Slurm puts `[user@time]` behind a reason."""
 
+LONGEST = 400
+"""Letters of a reason, as long as what is out leaves room for why."""
+
 _TAG = re.compile(r"medevac\[([^\]]*)\] (\S*): ?(.*)", re.DOTALL)
 
 
@@ -77,10 +80,11 @@ class DrainTag(Value, frozen=True, kw_only=True):
     why: str = ""
 
     def text(self) -> str:
-        """`medevac[hard=node3,soft=GPU-1] incident-17: Xid 79`."""
+        """`medevac[hard=node3,soft=GPU-1] incident-17: Xid 79`. What is out is never cut: it says what is ours."""
         out = ",".join(f"{mode}={name}" for name, mode in sorted(self.out.items()))
         why = " ".join(self.why.translate(_PLAIN).split())
-        return f"{KEY}[{out}] {self.incident or '-'}: {why}"[:400].strip()
+        head = f"{KEY}[{out}] {self.incident or '-'}:"
+        return f"{head} {why[: max(LONGEST - len(head), 0)]}".strip()
 
 
 def drain_tag(reason: str) -> DrainTag | None:
