@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from medevac.torch.batches import GlobalBatches
     from medevac.torch.checkpoints import CheckpointManager
     from medevac.torch.checks import Check, Finding
+    from medevac.torch.gradient_crc import GradientCrc
     from medevac.torch.guard import Guard
     from medevac.torch.history import Resumed
     from medevac.torch.lineage import newest_clean
     from medevac.torch.links import Link
     from medevac.torch.replica_check import ReplicaCheck
+    from medevac.torch.robust import RobustHook
+    from medevac.torch.sketch import SketchWatch
     from medevac.torch.stop import Stop
 
 __all__ = [
@@ -31,10 +34,13 @@ __all__ = [
     "CheckpointManager",
     "Finding",
     "GlobalBatches",
+    "GradientCrc",
     "Guard",
     "Link",
     "ReplicaCheck",
     "Resumed",
+    "RobustHook",
+    "SketchWatch",
     "Stop",
     "newest_clean",
 ]
@@ -44,10 +50,13 @@ _HOMES = {
     "CheckpointManager": "checkpoints",
     "Finding": "checks",
     "GlobalBatches": "batches",
+    "GradientCrc": "gradient_crc",
     "Guard": "guard",
     "Link": "links",
     "ReplicaCheck": "replica_check",
     "Resumed": "history",
+    "RobustHook": "robust",
+    "SketchWatch": "sketch",
     "Stop": "stop",
     "newest_clean": "lineage",
 }

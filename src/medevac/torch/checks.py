@@ -22,13 +22,15 @@ from medevac.torch.stop import HARDWARE
 if TYPE_CHECKING:
     from medevac.torch.guard import Guard
 
-Want: TypeAlias = Literal["warn", "skip", "roll-back", "replay", "stop"]
+Want: TypeAlias = Literal["warn", "skip", "again", "roll-back", "replay", "stop"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What a check found, in words, and what it wants done about it.
 
-    "warn": a line, the training goes on. "skip": the gradients are dropped. "roll-back": they are dropped, and the
+    "warn": a line, the training goes on. "skip": the gradients are dropped. "again": they are
+    dropped, and the step is done once more from the state as it stands (what the forward pass counts, such as
+    BatchNorm's statistics, counts it twice). "roll-back": they are dropped, and the
     newest clean checkpoint comes back when the step is over. "replay": what the Guard's `replay` makes of it, without
     one a roll-back. "stop": the `ranks` end with `code`, the others with 85 (docs/exit-codes.md).
     """
@@ -47,7 +49,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check:
-    """Looks at the state at two moments of each step; overrides what it needs. All are called on all ranks alike."""
+    """Looks at the state at two moments of each step; overrides what it needs. All are called on all ranks alike.
+
+    One that is a `links.Link` too sees the gradients on their way.
+    """
 
     def attach(self, guard: Guard) -> None:
         """Once, when the Guard is made: its `model`, `optimizer`, `place` and `history` are there."""

@@ -92,7 +92,7 @@ class Guard:
         self.history = History(self.checkpoints, self.place, self.client, max_roll_backs)
         self._bridge = Bridge(self.place.rank, self.place.world, _device(model))
         self._bridge.follows = hook is None
-        self._chain = Chain((self._bridge, *links))
+        self._chain = Chain((self._bridge, *links, *(check for check in checks if isinstance(check, Link))))
         self._ecc = EccWatch(self.place.gpu if ecc_every else "", ecc_command)
         self._ecc_every = max(ecc_every, 1)
         self._readings = Readings()
@@ -102,7 +102,7 @@ class Guard:
         self._began = 0.0
         self._told = Told(words=())
         self._restore: Finding | None = None
-        self._caught = False
+        self._caught = self._again = False
         self.client.heartbeat(0, "start")
         if self.place.world > 1:
             self._chain.attach(model, hook)
@@ -150,6 +150,8 @@ class Guard:
                 self._before_save(total)
             if self._restore:
                 self._roll_back()
+            elif self._again:
+                self._next = self._step
         self._finish(total)
 
     def _roll_back(self) -> None:
@@ -169,7 +171,7 @@ class Guard:
     def _begin(self) -> None:
         if self._seed is not None:
             torch.manual_seed(((self._seed * 1_000_003 + self._step) * 65_537 + self.place.rank) % (1 << 63))
-        self._caught = False
+        self._caught = self._again = False
         if self._step % self._ecc_every == 0:
             self._ecc.ask()
         if self._ecc.look():
@@ -258,8 +260,9 @@ class Guard:
                 self.client.heartbeat(self._next, loss=math.nan)
             raise Stop(finding.code if mine else ROLL_BACK, finding.why)
         self._restore = finding if goes_back else None
+        self._again = finding.want == "again"
         if not goes_back:
-            self._handled(finding, "skipped")
+            self._handled(finding, "done again" if self._again else "skipped")
         return True
 
     def _handled(self, finding: Finding, how: str) -> None:

@@ -31,6 +31,9 @@ class Link:
     def before(self, gradients: Tensor, index: int) -> None:
         """This rank's own gradients of bucket `index`, flat, not yet reduced."""
 
+    def launch(self, bucket: GradBucket) -> None:
+        """The reduction takes the bucket now, after all links' `before`. DDP only."""
+
     def last(self) -> None:
         """The step's last bucket has been handed to the reduction; what is sent now arrives after it."""
 
@@ -74,6 +77,8 @@ class Chain:
     def _ddp(self, reduce: Reduce, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         index = bucket.index()
         self.before(bucket.buffer(), index)
+        for link in self.links:
+            link.launch(bucket)
         future = reduce(bucket)
         if bucket.is_last():
             for link in self.links:

@@ -1,0 +1,1 @@
+"""Replicas, faults and methods of the detection matrix in benchmarks/silent_corruption.py."""
