@@ -104,7 +104,7 @@ class LocalPorts:
         regex = spec.policy.progress_regex if spec else None
         printed = JobOutput(
             self.state / "jobs" / job,
-            output_parser(regex, lambda: hub.connected > 0, own_files=True),
+            output_parser(regex, lambda: hub.connected > 0, own_files=spec is None or spec.gpus_per_rank > 0),
             clock=self.clock,
         )
         return (hub, printed)

@@ -189,10 +189,8 @@ def _blamed(job: Job, event: AttemptEnded) -> tuple[str, ...]:
     if event.why:
         return ()
     suspects = [exit_ for exit_ in event.exits if exit_.code == HARDWARE] or list(event.exits[:1])
-    # A launcher's ranks are not ours to tell apart: one of its GPUs, and which is not known, says nothing of all.
-    homes = {place.rank: place.gpus for place in job.ranks if len(place.gpus) <= max(job.spec.gpus_per_rank, 1)}
     times = 2 if suspects and suspects[0].code == HARDWARE else 1
-    return homes.get(suspects[0].rank, ()) * times if suspects and suspects[0].code not in {0, DRAINED} else ()
+    return job.own_gpus(suspects[0].rank) * times if suspects and suspects[0].code not in {0, DRAINED} else ()
 
 
 def _code(event: AttemptEnded) -> str:

@@ -95,7 +95,7 @@ def blamed(job: Job, verdict: Diagnosis) -> tuple[str, ...]:
     if verdict.abstained or verdict.cause not in SHARED_FAULTS or verdict.confidence < CERTAIN:
         return ()
     first = verdict.suspects[0] if verdict.suspects else None
-    if first is None:
+    if first is None or not job.spec.gpus_per_rank:  # a launcher's ranks are not its agents
         return ()
     place = next((place for place in job.ranks if place.rank == first.rank), None)
     if place is not None:

@@ -66,9 +66,7 @@ def hung(name: str, job: Job, view: View) -> Trigger | None:
     if found is None and view.now < limit + job.pace.rule.patience_s:
         return None
     if found:
-        homes = {place.rank: place.gpus for place in job.ranks}
-        blames = homes.get(found.rank, ()) if found.rank is not None else ()
-        return _hung(name, f"{silence(job, view)}; {found.text}", blames)
+        return _hung(name, f"{silence(job, view)}; {found.text}", job.own_gpus(found.rank))
     late = job.behind()
     return _hung(name, silence(job, view), late[0].gpus if len(late) == 1 else ())
 

@@ -207,6 +207,11 @@ class Job(Struct, frozen=True, kw_only=True):
         late = tuple(place for place in self.ranks if steps[place.rank] == lowest)
         return late if len(late) * 2 <= len(steps) else ()
 
+    def own_gpus(self, rank: int | None) -> tuple[str, ...]:
+        """The GPUs of a rank of ours; none where a launcher has several for ranks that it starts itself."""
+        most = max(self.spec.gpus_per_rank, 1)
+        return next((place.gpus for place in self.ranks if place.rank == rank and len(place.gpus) <= most), ())
+
     def gpus(self) -> frozenset[str]:
         """The UUIDs that the present attempt runs on."""
         return frozenset(gpu for place in self.ranks for gpu in place.gpus)

@@ -113,3 +113,9 @@ def test_one_agent_a_node() -> None:
     bare = tuple(ev.Node(name=name) for name in "ab")
     assert [one.node for one in place(bare, 5, 0) or ()] == ["a", "b"]
     assert place(NODES, 4, 0, out={"n0"}, least=4) is None
+
+
+def test_only_ranks_of_our_own_have_gpus_to_be_blamed() -> None:
+    agents, ranks = started().view.jobs["job"], started(gpus_per_rank=1).view.jobs["job"]
+    assert [agents.own_gpus(rank) for rank in (0, 1, None)] == [(), (), ()]
+    assert [ranks.own_gpus(rank) for rank in (0, 9, None)] == [ranks.ranks[0].gpus, (), ()]
