@@ -46,7 +46,7 @@ class Members:
     """Which incident each burst belongs to, and its role there; five bytes a burst."""
 
     def __init__(self) -> None:
-        self._incidents = array("L")
+        self._incidents = array("I")
         self._roles = bytearray()
 
     def put(self, index: int, incident: str, role: Role) -> None:
