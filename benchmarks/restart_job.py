@@ -85,7 +85,7 @@ def note(folder: Path, **what: object) -> None:
     os.close(descriptor)
 
 
-def train(folder: Path, *, full: bool, guarded: bool, total: int, pace: float) -> None:
+def train(folder: Path, *, full: bool, guarded: bool, total: int, pace: float, exact: bool) -> None:
     times = {"began": began(), "imported": max(IMPORTED, began())}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -94,7 +94,9 @@ def train(folder: Path, *, full: bool, guarded: bool, total: int, pace: float) -
     torch.manual_seed(0)
     net = Net(full=full)
     times["built"] = time.time()
-    model = DistributedDataParallel(net)
+    # With more than two ranks a sum depends on its place in a bucket, and DDP makes its buckets anew after the first
+    # step of each process, unless it looks for unused parameters.
+    model = DistributedDataParallel(net, find_unused_parameters=exact)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
     times["wrapped"] = time.time()
     guard = Guard(model, optimizer, every_steps=EVERY, save_last=False) if guarded else Plain(model, optimizer, folder)
@@ -121,8 +123,8 @@ def main() -> None:
     parser.add_argument("--guarded", action="store_true")
     parser.add_argument("--total", type=int, default=10**6)
     parser.add_argument("--pace", type=float, default=0.0, help="seconds of sleep in each step")
-    given = parser.parse_args()
-    train(given.folder, full=given.full, guarded=given.guarded, total=given.total, pace=given.pace)
+    parser.add_argument("--exact", action="store_true", help="the same buckets in all steps")
+    train(**vars(parser.parse_args()))
 
 
 if __name__ == "__main__":

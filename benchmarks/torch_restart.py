@@ -8,7 +8,8 @@ steps after a checkpoint, the victims in turn; the time runs to the first step t
 
 Systems: `medevac` (--warm), `cold` (Medevac without it), `torchrun` (with its workaround for stale keys), `ft_launcher`
 (nvidia-resiliency-ext; FT_LAUNCHER names it where it lives in another environment, which must see torch and Medevac).
-`--equal`: rank 0 hashes the parameters after each step; they are compared with those of a run that nothing disturbs.
+`--equal`: rank 0 hashes the parameters after each step; they are compared with those of a run that nothing disturbs
+(DDP then keeps its buckets as they are, see the job).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class System:
         elastic = ["--nproc-per-node", str(ranks), "--max-restarts=100"]
         medevac = [sys.executable, "-m", "medevac.cli.main", "run", "--state-dir", str(self.state), "--job", "job"]
         medevac += ["--checkpoint-dir", str(folder / "ck"), "--nproc", str(ranks)]
+        medevac += ["--job-policy", '{"max_restarts": 1000}']  # else 20
         self.command = {
             "medevac": [*medevac, "--warm", "--", sys.executable, *script, "--guarded"],
             "cold": [*medevac, "--", sys.executable, *script, "--guarded"],
@@ -156,7 +158,7 @@ Hashes = dict[int, set[str]]
 
 def measured(name: str, given: argparse.Namespace, number: signal.Signals, times: int) -> tuple[dict[str, Any], Hashes]:
     """Medians over so many times, and the hashes of the parameters by step."""
-    options = ["--pace", str(given.pace), *(["--full"] if given.full else [])]
+    options = ["--pace", str(given.pace), *(["--full"] if given.full else []), *(["--exact"] if given.equal else [])]
     with tempfile.TemporaryDirectory() as folder, System(name, Path(folder), given.ranks, *options) as system:
         system.until(lambda: system.told("step"))
         system.ready()
@@ -174,8 +176,15 @@ def measured(name: str, given: argparse.Namespace, number: signal.Signals, times
     return row, hashes
 
 
-def undisturbed(given: argparse.Namespace, steps: int) -> dict[int, str]:
-    options = [*(["--full"] if given.full else []), "--total", str(steps)]
+def undisturbed(given: argparse.Namespace, steps: int, *, guarded: bool) -> dict[int, str]:
+    """With the Guard or without: its hook divides before the sum, as PyTorch's own hook does, plain DDP elsewhere."""
+    options = [
+        *(["--guarded"] if guarded else []),
+        *(["--full"] if given.full else []),
+        "--exact",
+        "--total",
+        str(steps),
+    ]
     with tempfile.TemporaryDirectory() as folder, System("torchrun", Path(folder), given.ranks, *options) as system:
         system.until(lambda: any(told["step"] == steps and told["hash"] for told in system.told("step")))
         return {told["step"]: told["hash"] for told in system.told("step") if told["hash"]}
@@ -192,8 +201,12 @@ def compare(kind: str, number: signal.Signals, times: int, given: argparse.Names
             rows[name], hashes[name] = measured(name, given, number, times)
             print(kind, name, rows[name], file=sys.stderr, flush=True)
     if given.equal:
-        right = undisturbed(given, max(max(found) for found in hashes.values()))
+        steps = max(max(found) for found in hashes.values())
+        rights: dict[bool, dict[int, str]] = {}
         for name, found in hashes.items():
+            guarded = name in {"medevac", "cold"}
+            right = rights.get(guarded) or undisturbed(given, steps, guarded=guarded)
+            rights[guarded] = right
             rows[name]["equal"] = all(one == {right[step]} for step, one in found.items())
     sums: dict[str, float] = {f"{kind}_to_next_step_s": rows[name]["seconds"] for name in rows if name == "medevac"}
     for name in rows.keys() - {"medevac"} if "medevac" in rows else ():
