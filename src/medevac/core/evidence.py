@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from medevac.core.decision import Struct
@@ -94,15 +96,18 @@ def fact_key(event: FaultSeen) -> str:
 
 
 def _bounded(readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
-    """At the bound every other of the older half goes: growth over days stays whole, only its hours grow coarse. What
-    stands on either side of a reset stays.
+    """At the bound the one goes without which the gap is smallest for its age: an hour is known to minutes, a week to a
+    day, and growth stays whole. What stands on either side of a reset stays.
     """
     if len(readings) <= MOST_READINGS:
         return readings
-    older, newer = readings[: MOST_READINGS // 2], readings[MOST_READINGS // 2 :]
-    falls = {i for i in range(1, len(readings)) if _fell(readings[i - 1], readings[i])}
-    kept = tuple(r for i, r in enumerate(older) if i % 2 == 0 or i in falls or i + 1 in falls)
-    return (*kept, *newer)[-MOST_READINGS:]
+    now, choice, least = readings[-1].at, 0, math.inf
+    for i in range(1, len(readings) - 1):
+        before, this, after = readings[i - 1 : i + 2]
+        gap = (after.at - before.at) / max(now - before.at, 1e-9)
+        if gap < least and not _fell(before, this) and not _fell(this, after):
+            choice, least = i, gap
+    return readings[:choice] + readings[choice + 1 :]
 
 
 def _fell(one: Reading, other: Reading) -> bool:

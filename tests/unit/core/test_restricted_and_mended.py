@@ -9,15 +9,11 @@ from medevac.catalog.policy import load_policy
 from medevac.core.actions import GiveBack, Isolate, Page, Repair, Restrict
 from medevac.core.decision import Decision
 from medevac.core.events import ActionSettled, OrderGiven
+from medevac.core.evidence import Evidence
 
 STANDARD = load_policy("standard")
 BUDGET = replace(STANDARD.budget, cluster_share=1.0, rack_share=1.0, floor_share=0.0)
 POLICY = replace(STANDARD, budget=BUDGET)
-
-
-def worn(gpu: str, at: float, times: int = 100) -> list[object]:
-    """Three corrected errors at a time, one every ten seconds; 90 rows were remapped long ago."""
-    return [ecc(gpu, at + 10 * n, sbe=3 * n, rows=90) for n in range(times + 1)]
 
 
 def of(decision: Decision, kind: type) -> list[object]:
@@ -102,11 +98,17 @@ def test_monitor_mode_only_says_it() -> None:
     assert {type(held.action) for held in decision.held} >= {Isolate}
 
 
-def test_growth_over_days_is_whole_though_few_readings_are_kept() -> None:
-    told = Told(POLICY, CLUSTER, *worn("g00", 0.0))  # type: ignore[arg-type]
-    evidence = told.view.evidence["g00"]
+def test_growth_of_minutes_and_of_days_is_known_though_few_readings_are_kept() -> None:
+    """A count every 30 s for a week, and a reset in between that loses nothing."""
+    evidence, each_s, resets_at = Evidence(), 30.0, 9000
+    for n in range(7 * 2880 + 1):
+        reading = ecc("g00", n * each_s, sbe=n if n < resets_at else n - resets_at)
+        evidence = evidence.with_reading(reading)
     assert len(evidence.readings) <= 64
-    assert evidence.growth("sbe", 0.0) == 300
+    now = evidence.readings[-1].at
+    for window_s in (300.0, 3600.0, 21_600.0, 86_400.0, 604_800.0):
+        true = window_s / each_s
+        assert true - 1 <= evidence.growth("sbe", now - window_s) <= 1.25 * true, window_s
 
 
 # --- mended ----------------------------------------------------------------------------------------------------------
