@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,7 +119,7 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
     problems: list[Exception] = []
     broken, events = Broken(), 0
     with Spool() as spool, Told(wanted.tells, members_only=not output.stories) as told, seldom_collected():
-        with progress_bar(total_size(files)) as progress:
+        with progress_bar(total_size(files)) as progress, room_to_wait():
             options = Options(recursive=recursive, progress=progress, unreadable=problems.append)
             for fault in decode_files(files, options=options):
                 if not wanted.takes(fault):
@@ -138,6 +139,17 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
     for problem in problems:
         say_error(str(problem))
     return Exit.UNREADABLE if problems else Exit.FOUND if told.count else Exit.DONE
+
+
+@contextmanager
+def room_to_wait() -> Iterator[None]:
+    """A full folder for temporary files is one line; inputs have errors of their own (`Unreadable`)."""
+    try:
+        yield
+    except OSError as problem:
+        folder = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only named
+        why = problem.strerror or str(problem)
+        raise CommandError(f"no room in {folder} for what waits till all is read: {why}: set TMPDIR") from problem
 
 
 @contextmanager

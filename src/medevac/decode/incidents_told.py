@@ -28,6 +28,7 @@ from medevac.decode.incidents_story import Earlier, Incident, Role, roles, tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from typing import IO
 
     from medevac.core.events import FaultSeen
     from medevac.decode.annotate import Annotation
@@ -86,7 +87,7 @@ class Told:
         self._members_only = members_only
         self._at_once = at_once
         self._earlier = Earlier()
-        self._file = tempfile.TemporaryFile(prefix="medevac-decode-")  # noqa: SIM115 - closed by __exit__
+        self._file: IO[bytes] | None = None
         self._runs: list[tuple[int, int]] = []
         self._rest: list[Entry] = []
 
@@ -94,7 +95,8 @@ class Told:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def add(self, fault: FaultSeen) -> tuple[Annotation, Burst]:
         """Take one event; gives its reading and the burst that it is counted in."""
@@ -109,8 +111,7 @@ class Told:
 
     def __iter__(self) -> Iterator[Incident]:
         """The incidents in order of time, once all events are in; as often as asked."""
-        self._file.flush()
-        runs = (_read(self._file.fileno(), *run) for run in self._runs)
+        runs = [] if self._file is None else [_read(self._file, *run) for run in self._runs]
         for _, incident in heapq.merge(*runs, self._rest, key=_order):
             yield incident
 
@@ -144,10 +145,13 @@ class Told:
         bursts.drop(gone)
 
     def _write(self, groups: Iterable[list[Burst]]) -> None:
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="medevac-decode-")  # noqa: SIM115 - closed by __exit__
         start = self._file.tell()
         for entry in self._tell(groups):
             body = _encode(entry)
             self._file.write(len(body).to_bytes(4, "little") + body)
+        self._file.flush()
         self._runs.append((start, self._file.tell()))
 
     def _tell(self, groups: Iterable[list[Burst]]) -> Iterator[Entry]:
@@ -183,9 +187,9 @@ def _order(entry: Entry) -> tuple[bool, float, int]:
     return entry[0]
 
 
-def _read(file: int, at: int, stop: int) -> Iterator[Entry]:
+def _read(file: IO[bytes], at: int, stop: int) -> Iterator[Entry]:
     """The entries of a run, each when it is wanted: there may be thousands of runs."""
     while at < stop:
-        size = int.from_bytes(os.pread(file, 4, at), "little")
-        yield _decode(os.pread(file, size, at + 4))
+        size = int.from_bytes(os.pread(file.fileno(), 4, at), "little")
+        yield _decode(os.pread(file.fileno(), size, at + 4))
         at += 4 + size

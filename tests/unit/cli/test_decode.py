@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
 import signal
@@ -304,3 +305,16 @@ def test_a_dash_is_stdin_for_the_commands_that_read_a_log(command: str, text: st
     done = subprocess.run(argv, input=text.encode() + b"\n", capture_output=True, check=False, cwd=ROOT)
     assert said in done.stdout
     assert b"option" not in done.stderr
+
+
+def test_no_room_for_temporary_files_is_one_line(
+    log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv("TMPDIR", "/small")
+    monkeypatch.setattr("medevac.decode.output_spool.Spool.add", full)
+    code, out, err = run(capsys, log, "--json")
+    assert (code, out) == (Exit.USAGE, "")
+    assert err == "medevac: no room in /small for what waits till all is read: No space left on device: set TMPDIR\n"
