@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 
 def test_a_killed_rank_is_back_from_a_warm_process_and_from_memory(tmp_path: Path) -> None:
-    run = TorchRun(tmp_path, pace=0.6)
+    run = TorchRun(tmp_path, pace=0.4)
     run.env["MEDEVAC_WARM_AFTER_S"] = "0.1"
     (tmp_path / "warm_job.py").write_text(SCRIPT)
     run.train[1] = str(tmp_path / "warm_job.py")
