@@ -200,13 +200,13 @@ class Run:
         self.kernel_says(node, gpu, double_bit_error(pci(gpu), 0x40000, 3, 1))
 
 
-def make_cluster(folder: Path) -> None:
+def make_cluster(folder: Path, gpus_each: int = GPUS) -> None:
     """Two nodes in two racks."""
     lines = []
     for node in range(1, NODES + 1):
         (folder / f"node{node}").mkdir(parents=True, exist_ok=True)
         (folder / f"node{node}" / "kmsg").touch()
-        gpus = ", ".join(f'{{ index = {g}, pci = "{pci(g)}", uuid = "{uuid(node, g)}" }}' for g in range(GPUS))
+        gpus = ", ".join(f'{{ index = {g}, pci = "{pci(g)}", uuid = "{uuid(node, g)}" }}' for g in range(gpus_each))
         lines += [f"[node.node{node}]", f'rack = "rack{node}"', f'kernel_log = "node{node}/kmsg"', f"gpus = [{gpus}]"]
     (folder / "topology.toml").write_text("\n".join(lines) + "\n")
 
