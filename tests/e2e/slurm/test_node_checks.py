@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.slurm.cluster import Cluster, free_ports, until
 from tests.e2e.slurm.test_contract import topology
-from tests.e2e.slurm.test_nodes import hard, made, shown
+from tests.e2e.slurm.test_nodes import boot, hard, made, shown
 from tests.e2e.slurm.training import Service, gpu_lost
 
 from medevac.adapters.schedulers.slurm import SlurmScheduler
@@ -84,24 +84,35 @@ def test_a_lost_gpu_is_rebooted_and_a_new_node_is_looked_after(service: Service)
     service.start()
     gpu_lost(cluster, "node2")
     until((cluster.folder / "rebooted").exists, "Slurm runs the RebootProgram")
-    cluster.kill("node2")
-    cluster.start_node("node2", booted=True)
+    boot(cluster, "node2")
     service.until(lambda: service.moved_to("GPU-node2-0")[-1:] == ["healthy"], "mended")
     assert service.moved_to("GPU-node2-0") == ["hard-draining", "isolated", "isolated", "healthy"]
     until(lambda: shown(cluster, "node2", "State") == ("IDLE",), "node2 takes work")
 
-    line = next(line for line in cluster.conf.read_text().splitlines() if line.startswith("NodeName=node0 "))
-    port = re.sub(r"Port=\d+", f"Port={free_ports(1)[0]}", line)
-    with cluster.conf.open("a") as conf:
-        conf.write(f"{port.replace('NodeName=node0 ', 'NodeName=node9 ').replace('Gres=gpu:2', 'Gres=')}\n")
+    before = cluster.conf.read_text()
+    try:
+        begins_anew(cluster, before + new_node(before))
+        service.until(lambda: "node9" in {n.name for e in service.events(ClusterSeen) for n in e.nodes}, "it is seen")
+        (cluster.folder / "kmsg" / "node9").touch()
+        gpu_lost(cluster, "node9")
+        until(lambda: "DRAIN" in shown(cluster, "node9", "State")[0], "node9 is drained")
+        assert "medevac[hard=node9]" in cluster.call("scontrol", "-o", "show", "node", "node9").stdout
+        assert service.stop() == 0
+    finally:
+        begins_anew(cluster, before)
+
+
+def new_node(conf: str) -> str:
+    """A line of slurm.conf for node9, like that of node0, with a port of its own."""
+    line = next(line for line in conf.splitlines() if line.startswith("NodeName=node0 "))
+    line = re.sub(r"Port=\d+", f"Port={free_ports(1)[0]}", line).replace("Gres=gpu:2", "Gres=")
+    return line.replace("NodeName=node0 ", "NodeName=node9 ") + "\n"
+
+
+def begins_anew(cluster: Cluster, conf: str) -> None:
+    cluster.conf.write_text(conf)
     cluster.kill("slurmctld")
     cluster.start_controller()
-    service.until(lambda: "node9" in {n.name for e in service.events(ClusterSeen) for n in e.nodes}, "node9 is seen")
-    (cluster.folder / "kmsg" / "node9").touch()
-    gpu_lost(cluster, "node9")
-    until(lambda: "DRAIN" in shown(cluster, "node9", "State")[0], "node9 is drained")
-    assert "medevac[hard=node9]" in cluster.call("scontrol", "-o", "show", "node", "node9").stdout
-    assert service.stop() == 0
 
 
 def test_a_worn_gpu_restricts_its_node_until_a_person_lifts_it(service: Service, tmp_path: Path) -> None:

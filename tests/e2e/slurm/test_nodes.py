@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -207,6 +208,13 @@ async def test_a_reservation_that_is_refused_leaves_the_node_drained(
     assert "medevac_" not in slurm.call("scontrol", "show", "reservation", check=False).stdout
 
 
+def boot(cluster: Cluster, node: str) -> None:
+    """Slurm counts a boot only that is later than the second in which it asked for it."""
+    cluster.kill(node)
+    time.sleep(1.5)
+    cluster.start_node(node, booted=True)
+
+
 def repair(node: str, how: str = "reboot", id_: str = "mend") -> Repair:
     return Repair(id=id_, cause="I7.1", node=node, gpu=f"GPU-{node}-0", how=how)  # type: ignore[arg-type]
 
@@ -228,8 +236,7 @@ async def test_a_node_is_rebooted_by_slurm_and_comes_back(
     again = made(slurm, tmp_path)
     with pytest.raises(OutcomeUnknown):
         await again.repair(repair("node2"))
-    slurm.kill("node2")
-    slurm.start_node("node2", booted=True)
+    boot(slurm, "node2")
     until(lambda: shown(slurm, "node2", "State")[0].startswith("IDLE"), "node2 is back")
     await again.repair(repair("node2"))
     await again.repair(repair("node2"))
