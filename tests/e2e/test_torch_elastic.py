@@ -41,7 +41,6 @@ class Elastic(Run):
         self.until(lambda: [len(one["drawn"]) for one in self.drawn()[-steps:]] == [count] * steps, f"{count} ranks")
 
 
-@pytest.mark.soak
 def test_a_gpu_less_is_a_rank_less_until_it_is_back(tmp_path: Path) -> None:
     run = Elastic(tmp_path)
     try:
