@@ -64,6 +64,19 @@ def test_a_rank_of_another_size_is_named_and_its_step_done_again() -> None:
     assert f"unlike those of other ranks: rank {WRONG}" in line
 
 
+def test_a_rank_that_is_unlike_the_others_in_the_same_step_again_leaves() -> None:
+    """Nothing is there to roll back to."""
+    for rank, each in enumerate(told()):
+        assert each["sketches_lasting"]["code"] == (HARDWARE if rank == WRONG else ROLL_BACK)
+        assert each["sketches_lasting"]["step"] == 8
+
+
+def test_what_one_process_group_finds_all_ranks_act_upon() -> None:
+    for rank, each in enumerate(told()):
+        assert each["sub_groups"]["begun"] == [0, 1, 2, 3, 4, 4, 5, 6, 7]
+        assert len(each["sub_groups"]["told"]) == (rank == WRONG)
+
+
 def test_robust_aggregation_gives_all_ranks_the_same_bits() -> None:
     for name, (f, alike, close, left_out) in told()[0]["robust"].items():
         assert alike, name

@@ -13,14 +13,17 @@ so that all ranks return the same. One that only this rank knows is `alone`: thi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
+import torch.distributed as dist
 
 from medevac.torch.stop import HARDWARE
 
 if TYPE_CHECKING:
     from medevac.torch.guard import Guard
+
+Found = TypeVar("Found")
 
 Want: TypeAlias = Literal["warn", "skip", "again", "roll-back", "replay", "stop"]
 
@@ -68,3 +71,14 @@ class Check:
 
     def restored(self, step: int) -> None:
         """The state was put back to what it was after `step` steps: what was remembered of later ones is void."""
+
+
+def of_all_groups(found: Found, ranks: int) -> list[Found]:
+    """What was found by each rank. One of DDP's process groups of `ranks` ranks has looked by itself; if that is not
+    everybody the others are told here, so that all ranks act alike. On all ranks together.
+    """
+    if ranks == dist.get_world_size():
+        return [found]
+    told: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, found)
+    return told

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from medevac.torch.checks import Check, Finding
+from medevac.torch.checks import Check, Finding, of_all_groups
 from medevac.torch.links import Link
 from medevac.torch.replica_hash import on_device
 
@@ -118,7 +118,9 @@ class GradientCrc(Link, Check):
         rows = [torch.empty_like(row) for _ in self._ranks]
         dist.all_gather(rows, row, group=self._group)
         where, wrong = judged([tuple(one.tolist()) for one in rows])
-        return self._finding(step, where, tuple(self._ranks[at] for at in wrong)) if where else None
+        own = where, tuple(self._ranks[at] for at in wrong)
+        found = dict.fromkeys(one for one in of_all_groups(own, len(self._ranks)) if one[0])
+        return self._finding(step, *next(iter(found))) if found else None
 
     def _finding(self, step: int, where: str, wrong: tuple[int, ...]) -> Finding:
         again = self._struck[0] == step

@@ -17,7 +17,7 @@ from medevac.client import Client
 from medevac.core.events import Phase
 from medevac.torch.bridge import BAD, CHECKPOINT, DUE, SPIKE, STOP, Bridge, Told
 from medevac.torch.checkpoints import CheckpointManager
-from medevac.torch.checks import Check, Finding
+from medevac.torch.checks import Check, Finding, Want
 from medevac.torch.ecc import CHILD, EccWatch
 from medevac.torch.history import History, Resumed
 from medevac.torch.links import Chain, Link, Reduce
@@ -103,6 +103,8 @@ class Guard:
         self._told = Told(words=())
         self._restore: Finding | None = None
         self._caught = self._again = False
+        if scaler is not None:
+            optimizer.register_step_pre_hook(self._before_the_optimizer)
         self.client.heartbeat(0, "start")
         if self.place.world > 1:
             self._chain.attach(model, hook)
@@ -237,8 +239,12 @@ class Guard:
         return Finding(why=why, want=self._on_bad, ranks=bad, code=ROLL_BACK, alone=not bad and not told.agreed)
 
     def _ask(self, look: Callable[[Check], Finding | None]) -> Finding | None:
-        """All checks look, since they may communicate; the first that found something counts."""
-        return next(filter(None, [look(check) for check in self._checks]), None)
+        """All checks look, since they may communicate; of what they found the gravest counts, the others are said."""
+        found = sorted(filter(None, [look(check) for check in self._checks]), key=_gravity, reverse=True)
+        for lesser in found[1:]:
+            if self.place.rank in (lesser.ranks or (0,)):
+                log.warning("%s", lesser.why)
+        return found[0] if found else None
 
     def _act(self, found: Finding) -> bool:
         """Do what is wanted, on all ranks alike. True if the step is not to be taken, or its state is not kept."""
@@ -277,6 +283,12 @@ class Guard:
                 parameter.grad = None
             elif parameter.grad is not None:
                 parameter.grad.fill_(math.inf)
+
+    def _before_the_optimizer(self, *_: object) -> None:
+        """A GradScaler that has unscaled the gradients by then looks no more, and would let infinite ones pass."""
+        if self._caught:
+            for parameter in self.model.parameters():
+                parameter.grad = None
 
     def end_step(self, *, loss: float | torch.Tensor | None = None) -> None:
         """After the optimizer step, on all ranks: the heartbeat, and the checkpoint if one is due or asked for."""
@@ -352,6 +364,10 @@ class Guard:
 
     def _say(self, phase: Phase, step: int) -> None:
         self.client.heartbeat(step, phase)
+
+
+def _gravity(finding: Finding) -> int:
+    return get_args(Want).index("roll-back" if finding.want == "replay" else finding.want)
 
 
 def _device(model: torch.nn.Module) -> torch.device:

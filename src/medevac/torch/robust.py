@@ -8,7 +8,7 @@ distance add one all-reduce of n x n floats. The price is elsewhere: the reducti
 pass, and no method but the mean uses all of the data. For DDP; FSDP2's reduction is its own.
 
 A rank that aggregates wrongly spoils its own slice on all ranks alike: what is withstood is a wrong gradient, not wrong
-arithmetic in the aggregation; that is what `StepReplay` and `ReplicaCheck` are for.
+arithmetic in the aggregation; see docs/gradients.md.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ and Lindenstrauss, "Extensions of Lipschitz mappings into a Hilbert space" (1984
 from __future__ import annotations
 
 import functools
+import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -29,13 +30,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from medevac.torch.bridge import square
-from medevac.torch.checks import Check, Finding
+from medevac.torch.checks import Check, Finding, of_all_groups
 from medevac.torch.links import Link
 
 if TYPE_CHECKING:
     from medevac.torch.guard import Guard
+
+log = logging.getLogger("medevac.torch")
 
 PROJECTIONS = 4
 EVERY = 8
@@ -44,7 +48,7 @@ WARM_UP = 20
 """Looks before a limit is learned; until then only a factor of `2 ** EXTREME` counts."""
 KEPT = 200
 """Looks from which the limit is learned."""
-FACTOR, FLOOR, EXTREME = 6.0, 2.0, 20.0
+FACTOR, FLOOR, EXTREME = 8.0, 2.0, 20.0
 WINDOW = 64
 AGAINST, SURE = 0.2, 6.0
 """Over a window, a rank whose mean agreement with the others is so far below zero, and so many standard errors, while
@@ -58,7 +62,9 @@ Rows = Sequence[Sequence[Sequence[float]]]
 
 
 class SketchWatch(Link, Check):
-    """See the module. `want`: what follows a finding. Ranks are named from three on."""
+    """See the module. `want`: what follows a finding ("again": the second time in one step a roll-back). Ranks are
+    those of DDP's process group, and are named from three on.
+    """
 
     def __init__(self, every: int = EVERY, want: Literal["warn", "again", "roll-back", "replay"] = "warn") -> None:
         if every < 1:
@@ -66,16 +72,24 @@ class SketchWatch(Link, Check):
         self.every, self._want = every, want
         self.judge = Judge()
         self._step = 0
+        self._struck = -1
         self._mine: list[Tensor] = []
-        self._world = 1
+        self._group: dist.ProcessGroup | None = None
+        self._ranks: list[int] = []
 
     def attach(self, guard: Guard) -> None:
-        self._world = guard.place.world
+        if isinstance(guard.model, DistributedDataParallel):
+            self._group = guard.model.process_group
+            self._ranks = dist.get_process_group_ranks(self._group)
+        elif guard.place.world > 1:
+            log.warning(
+                "SketchWatch looks at DDP's buckets only: nothing is looked at in %s", type(guard.model).__name__
+            )
 
     def before(self, gradients: Tensor, index: int) -> None:
         if index == 0:
             self._mine = []  # an earlier micro-batch, or a step that was not taken
-        if self._world > 1 and self._step % self.every == 0:
+        if self._ranks and (self._step % self.every == 0 or self._step == self._struck):
             self._mine.append(sketch(gradients))
 
     def backward_done(self, step: int) -> Finding | None:
@@ -84,15 +98,21 @@ class SketchWatch(Link, Check):
         if not mine:
             return None
         own = torch.stack(mine)
-        rows = [torch.empty_like(own) for _ in range(self._world)]
-        dist.all_gather(rows, own)
-        unlike = self.judge.look([row.tolist() for row in torch.stack(rows)])
-        if not unlike:
-            return None
+        rows = [torch.empty_like(own) for _ in self._ranks]
+        dist.all_gather(rows, own, group=self._group)
+        found = self.judge.look([row.tolist() for row in torch.stack(rows)])
+        named = {self._ranks[at]: why for at, why in found.items()}
+        unlike = {rank: why for one in of_all_groups(named, len(self._ranks)) for rank, why in one.items()}
+        return self._finding(step, unlike) if unlike else None
+
+    def _finding(self, step: int, unlike: dict[int, str]) -> Finding:
+        want = self._want
+        if want == "again":
+            want = "roll-back" if self._struck == step else want
+            self._step = self._struck = step
         who = "; ".join(f"rank {rank}: {why}" for rank, why in unlike.items())
-        return Finding(
-            why=f"gradients of step {step} are unlike those of other ranks: {who}", want=self._want, ranks=tuple(unlike)
-        )
+        why = f"gradients of step {step} are unlike those of other ranks: {who}"
+        return Finding(why=why, want=want, ranks=tuple(unlike))
 
     def restored(self, step: int) -> None:
         self._step, self._mine = step, []
@@ -109,7 +129,7 @@ class Judge:
         """The ranks that stand out in this step, and why; none with fewer than three ranks."""
         if len(rows) < 3:
             return {}
-        if any(bucket[ODD] for row in rows for bucket in row):
+        if any(bucket[ODD] or not math.isfinite(bucket[NORM]) for row in rows for bucket in row):
             return {}  # the bridge names who made them, and a GradScaler's are none of ours
         return self._of_size(rows) or self._of_direction(rows)
 
@@ -128,11 +148,14 @@ class Judge:
 
     @staticmethod
     def _far(rows: Rows, rank: int, place: int) -> float:
-        """The log2 of the ratio to the middle rank, in the bucket where it is furthest from 0."""
-        ratios = [
-            math.log2((rows[rank][at][place] + TINY) / (median(row[at][place] for row in rows) + TINY))
-            for at in range(len(rows[rank]))
-        ]
+        """The log2 of the ratio to the middle rank of those that have a gradient, in the bucket where it is furthest
+        from 0. A rank may well have none: parameters that it has not used, rows that are all masked.
+        """
+        ratios = [0.0]
+        for at, bucket in enumerate(rows[rank]):
+            others = [row[at][place] for row in rows if row[at][place] > 0]
+            if bucket[place] > 0 and len(others) > 2:
+                ratios.append(math.log2(bucket[place]) - math.log2(median(others)))
         return max(ratios, key=abs)
 
     def _of_direction(self, rows: Rows) -> dict[int, str]:

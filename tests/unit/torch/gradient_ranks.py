@@ -47,11 +47,11 @@ class Flip(Link):
             gradients.view(torch.int32)[3] ^= 1 << 4
 
 
-def network() -> DistributedDataParallel:
+def network(width: int = 40, group: dist.ProcessGroup | None = None) -> DistributedDataParallel:
     torch.manual_seed(3)
-    layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(64, 40), nn.Linear(40, 5))
+    layers = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(64, width), nn.Linear(width, 5))
     layers = layers.to(memory_format=torch.channels_last)
-    return DistributedDataParallel(layers, bucket_cap_mb=0.001)
+    return DistributedDataParallel(layers, bucket_cap_mb=0.001, process_group=group)
 
 
 def trained(guard: Guard, total: int, *, clip: bool = False, before: Any = None) -> list[int]:
@@ -182,6 +182,44 @@ def sketches() -> Any:
     return {"begun": begun[58:66], "told": told.lines}
 
 
+def sketches_lasting() -> Any:
+    """A rank whose gradients are a million times too large each time, from step 5 on."""
+
+    class Scale(Link):
+        def before(self, gradients: Tensor, index: int) -> None:
+            if dist.get_rank() == WRONG and guard._step >= 5:
+                gradients.mul_(2.0**24)
+
+    watch = SketchWatch(every=4, want="again")
+    guard, told = guarded(network(), checks=(watch,), links=(Scale(),))
+    guard._chain.links = (guard._chain.links[0], guard._chain.links[1], watch)
+    try:
+        return {"begun": trained(guard, 20), "code": 0}
+    except Stop as stop:
+        return {"step": guard._step, "code": int(str(stop.code)), "told": told.lines}
+
+
+def sub_groups() -> Any:
+    """Two models, each on ranks of its own: what is found in one group is acted upon by both."""
+    first, other = dist.new_group([0, 1, 2]), dist.new_group([3, 4])
+    here = dist.get_rank() < 3
+    flip = Flip("ready")
+    checks = (SketchWatch(every=1), GradientCrc(every=1))
+    group = first if here else other
+    assert isinstance(group, dist.ProcessGroup)
+    model = network(40 if here else 90, group)
+    guard, told = guarded(model, checks=checks, links=(flip,))
+    guard._chain.links = (guard._chain.links[0], *checks, flip)
+    guard._chain._after = (checks[1],)
+
+    def begin(step: int) -> None:
+        flip.left = int(step == 3 and not told.lines and not done)
+        done.extend([1] * (step == 3))
+
+    done: list[int] = []
+    return {"begun": trained(guard, 8, before=begin), "told": told.lines}
+
+
 def robust() -> Any:
     """Each method on buckets of all ranks: the same bits everywhere, and what it gives on stacked rows."""
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -228,7 +266,18 @@ def robust_training() -> Any:
     return {name: [each[0], each[-1]] for name, each in losses.items()}
 
 
-STORIES = (crc_ready, crc_optimizer, crc_clipped, crc_lasting, crc_result, sketches, robust, robust_training)
+STORIES = (
+    crc_ready,
+    crc_optimizer,
+    crc_clipped,
+    crc_lasting,
+    crc_result,
+    sketches,
+    sketches_lasting,
+    sub_groups,
+    robust,
+    robust_training,
+)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import zlib
 
@@ -203,3 +204,17 @@ def test_two_ranks_and_values_that_are_not_finite_name_nobody() -> None:
 def test_agreement_is_one_where_all_are_alike() -> None:
     row = [[random.Random(1).uniform(-1, 1) for _ in range(3 + PROJECTIONS)]]
     assert agreement([row] * 3) == pytest.approx([1.0] * 3)
+
+
+def test_a_rank_without_a_gradient_in_some_bucket_is_no_outlier() -> None:
+    """Parameters it has not used; or that it alone has used."""
+    judge, nothing = warm(), torch.zeros(5000)
+    for seed in range(20):
+        rows = rows_of(4, seed=100 + seed)
+        assert judge.look(sketches([*rows[:3], nothing])) == {}
+        assert judge.look(sketches([rows[0], nothing, nothing, nothing])) == {}
+
+
+def test_sums_that_overflow_are_no_error() -> None:
+    rows = [[[math.inf, 1.0, 0.0, *[math.inf] * PROJECTIONS]]] * 3
+    assert Judge().look([*rows, [[0.0] * (3 + PROJECTIONS)]]) == {}

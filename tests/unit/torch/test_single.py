@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -132,6 +133,55 @@ def test_overflows_of_a_scaler_are_its_own_affair(tmp_path: Path) -> None:
         guard.end_step(loss=loss)
     assert scaler.get_scale() < 2.0**127
     assert all(bool(torch.isfinite(one).all()) for one in model.parameters())
+
+
+@pytest.mark.parametrize("unscaled_first", [False, True])
+def test_dropped_gradients_reach_no_weight_whenever_a_scaler_unscales(*, unscaled_first: bool) -> None:
+    """A loop that clips unscales before the Guard is asked: then the scaler looks no more."""
+
+    class Once(Check):
+        def backward_done(self, step: int) -> Finding | None:
+            return Finding(why="a test", want="skip") if step == 2 else None
+
+    model, optimizer = made()
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    guard = Guard(model, optimizer, scaler=scaler, checks=(Once(),))
+    for step in guard.steps(0, 4):
+        before = [one.detach().clone() for one in model.parameters()]
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(4, 8)).square().mean()).backward()
+        if unscaled_first:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        assert guard.backward_done() == (step != 2)
+        scaler.step(optimizer)
+        scaler.update()
+        guard.end_step()
+        same = [torch.equal(one, was) for one, was in zip(model.parameters(), before, strict=True)]
+        assert all(same) == (step == 2)
+    assert all(bool(torch.isfinite(one).all()) for one in model.parameters())
+
+
+def test_of_several_findings_the_gravest_counts_and_the_others_are_said(caplog: pytest.LogCaptureFixture) -> None:
+    class Finds(Check):
+        def __init__(self, want: Literal["warn", "skip"]) -> None:
+            self.want = want
+
+        def backward_done(self, step: int) -> Finding | None:
+            return Finding(why=f"found, {self.want}", want=self.want) if step == 1 else None
+
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checks=(Finds("warn"), Finds("skip")))
+    taken = []
+    for _ in guard.steps(0, 3):
+        model(torch.ones(4, 8)).sum().backward()
+        taken.append(guard.backward_done())
+        guard.end_step()
+    assert taken == [True, False, True]
+    assert [record.getMessage() for record in caplog.records if "found" in record.getMessage()] == [
+        "found, warn",
+        "found, skip",
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
