@@ -8,7 +8,9 @@ import os
 import secrets
 import shutil
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -121,6 +123,7 @@ class CheckpointManager:
         self._saved_at = time.monotonic()
         self._asked: int | None = None
         self._parents: dict[int, int | None] = {}
+        self._captured: deque[tuple[int, float]] = deque(maxlen=self._wanted_slots + 1)
 
     # --- when -------------------------------------------------------------------------------------------------------
 
@@ -165,6 +168,7 @@ class CheckpointManager:
         parts, others = parts_of(flat, self._place.rank)
         plan = self._agree(flat, parts)
         self._asked = step
+        self._captured.append((step, time.time()))
         parent, self.parent = self.parent, step
         self._parents = {step: parent}
         if self._place.rank not in plan.writers:
@@ -197,7 +201,8 @@ class CheckpointManager:
     def _draft(self, plan: _Plan, step: int, parent: int | None, ecc: Sequence[int | None]) -> Seal:
         counts = [*ecc, *[None] * len(plan.places)]
         ranks: list[SealRank] = [place.sealed(counts[place.rank]) for place in plan.places]
-        return Seal(job=self._job, attempt=self._attempt, step=step, parent=parent, ranks=tuple(ranks))
+        draft = Seal(job=self._job, attempt=self._attempt, step=step, parent=parent, ranks=tuple(ranks))
+        return msgspec.structs.replace(draft, at=time.time())  # of the capture, until it is sealed
 
     def _agree(self, flat: Mapping[str, Any], parts: Sequence[Part]) -> _Plan:
         """Who writes what: gathered once, and again when the state has got another shape."""
@@ -251,6 +256,10 @@ class CheckpointManager:
         for slot in self._slots.values():
             slot.close()
         self._link, self._slots, self._busy, self._kept = None, {}, {}, None
+
+    def captured_since(self, at: float) -> list[int]:
+        """Steps captured from `at` on (unix seconds) that may still be on their way to disk; on all ranks alike."""
+        return [step for step, captured_at in self._captured if captured_at >= at]
 
     # --- waiting ----------------------------------------------------------------------------------------------------
 
@@ -356,12 +365,11 @@ class CheckpointManager:
 
     def sweep(self) -> None:
         """Remove what killed saves left: at an attempt's start, by rank 0. A saver that still writes is left alone."""
-        if not self.folder.is_dir():
-            return
-        for path in self.folder.iterdir():
-            if path.name.startswith((STAGING, REPLACED)) and _untouched(path):
-                shutil.rmtree(path, ignore_errors=True)
-                path.unlink(missing_ok=True) if path.is_file() else None
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if path.name.startswith((STAGING, REPLACED)) and _untouched(path):
+                    shutil.rmtree(path, ignore_errors=True)
+                    path.unlink(missing_ok=True) if path.is_file() else None
 
 
 def _layout(plan: _Plan, parts: Sequence[Part], rank: int) -> Layout:

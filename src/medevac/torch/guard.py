@@ -99,6 +99,8 @@ class Guard:
         self._spikes = SpikeWatch(replay=on_spike == "replay")
         self._step = self._next = 0
         self._best = -1
+        self._kept: int | None = None
+        """The step that was loaded or saved last, on all ranks alike, whether or not the save went well."""
         self._began = 0.0
         self._told = Told(words=())
         self._restore: Finding | None = None
@@ -130,6 +132,7 @@ class Guard:
         self._say("load", 0)
         resumed = self.history.resume()
         self._step = self._next = resumed.step
+        self._kept = resumed.step if resumed.path else None
         self._restored()
         self.client.resumed(None if resumed.path is None else resumed.step)
         return resumed
@@ -165,6 +168,7 @@ class Guard:
         except Stop:
             self.client.heartbeat(self._step + 1, loss=math.nan)
             raise
+        self._kept = self._next
         self._handled(finding, f"rolled back to step {self._next}")
         for parameter in self.model.parameters():
             parameter.grad = None
@@ -194,8 +198,9 @@ class Guard:
         why = f"{self.place}: {self._ecc.rose} uncorrected memory errors since the start"
         if self.checkpoints:
             since = self._ecc.sound_at
-            doubtful = [known.step for known in self.history.known() if known.seal.at >= since]
-            self.history.doubt(doubtful, "suspect", why, anyone=True)
+            sealed = {known.step for known in self.history.known() if known.seal.at >= since}
+            doubtful = sealed.union(self.checkpoints.captured_since(since))
+            self.history.doubt(sorted(doubtful), "suspect", why, anyone=True)
         log.error("%s; leaving, this GPU should be isolated", why)
         raise Stop(HARDWARE, why)
 
@@ -303,14 +308,21 @@ class Guard:
             raise Stop(TERMINATED, "asked to stop")
         asked = bool(self._told.ranks(CHECKPOINT))
         if self._restore or not (asked or (self._told.ranks(DUE) and not self._caught)):
+            self._ask_again(asked)
             return
         if self._caught:
             raise Stop(DRAINED, "asked to leave; the last step was not taken, and nothing new is to be saved")
         if not self._before_save(done):
+            self._ask_again(asked)
             return
         self._save(done, wait=asked)
         if asked:
             raise Stop(DRAINED, f"asked for a checkpoint and to leave: step {done}")
+
+    def _ask_again(self, asked: bool) -> None:  # noqa: FBT001
+        """Whoever asked for a checkpoint does so once: after a roll-back it is still wanted."""
+        if asked:
+            self._bridge.say(CHECKPOINT)
 
     def _before_save(self, done: int) -> bool:
         """A last look at the state. True if it may be kept."""
@@ -333,6 +345,7 @@ class Guard:
         if self.checkpoints is None:
             return
         self._say("save", step)
+        self._kept = step
         self.checkpoints.save(step, ecc=self._counts())
         if wait and not self.checkpoints.wait(DRAIN_SECONDS):
             log.error("checkpoint of step %d is not on disk: %s", step, self.checkpoints.failed.get(step, "too slow"))
@@ -351,7 +364,7 @@ class Guard:
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def _finish(self, total: int) -> None:
-        if self._save_last and self.checkpoints and self.checkpoints.parent != total and not self._caught:
+        if self._save_last and self.checkpoints and self._kept != total and not self._caught:
             self._save(total, wait=False)
         self.close()
         self.client.heartbeat(total, "end")

@@ -69,10 +69,17 @@ class History:
         return self.checkpoints.newest_clean() if self.checkpoints else None
 
     def _agreed(self, choose: Callable[[], Path | None]) -> Path | None:
-        """Rank 0's choice, on all ranks."""
-        chosen: list[Any] = [choose() if self._place.rank == 0 else None]
+        """Rank 0's choice, on all ranks. Raises `Stop` (85) on all of them where the folder cannot be read now."""
+        chosen: list[Any] = [None, ""]
+        if self._place.rank == 0:
+            try:
+                chosen[0] = choose()
+            except OSError as problem:
+                chosen[1] = f"{problem.filename}: {problem.strerror}"
         if self._place.world > 1:
             dist.broadcast_object_list(chosen, src=0)
+        if chosen[1]:
+            raise Stop(ROLL_BACK, f"it cannot be known which checkpoint is clean: {chosen[1]}")
         path: Path | None = chosen[0]
         return path
 

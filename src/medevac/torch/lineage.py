@@ -146,7 +146,9 @@ def prune(folder: Path, keep: Keep) -> list[int]:
     """
     known, removed = survey(folder), []
     going = _too_many(known, keep, time.time())
-    if not _doubts_kept(folder, known, {one.step for one in going}):
+    try:
+        keep_doubts(folder, known, {one.step for one in going})
+    except OSError:
         return []
     for one in going:
         gone = one.path.with_name(f".replaced-{one.path.name}.{os.getpid()}")
@@ -157,15 +159,13 @@ def prune(folder: Path, keep: Keep) -> list[int]:
     return removed
 
 
-def _doubts_kept(folder: Path, known: list[Known], going: set[int]) -> bool:
-    """Write down what would be forgotten with the ones that go: doubt that a staying one only inherits."""
+def keep_doubts(folder: Path, known: list[Known], going: set[int]) -> None:
+    """Write down what would be forgotten with the ones that go, or that others of the same step replace: doubt that a
+    staying one only inherits. Raises OSError.
+    """
     heirs = [one for one in known if one.step not in going and one.state != "clean" and one.seal.parent in going]
-    try:
-        for one in heirs:
-            judge(folder, [one.step], one.state, one.why)
-    except OSError:
-        return False
-    return True
+    for one in heirs:
+        judge(folder, [one.step], one.state, one.why)
 
 
 def _too_many(known: list[Known], keep: Keep, now: float) -> list[Known]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from medevac.torch.memory import marks_of, started
 from medevac.torch.saver import MARK
-from medevac.torch.wire import Bye, Message, Reader, Saved, send
+from medevac.torch.wire import Bye, Message, Reader, Saved, readable, send
 
 log = logging.getLogger("medevac.torch")
 
@@ -61,7 +60,7 @@ class SaverLink:
     def replies(self, wait_s: float = 0.0) -> list[Saved]:
         """What it has saved since the last call; waits up to `wait_s` for the first answer."""
         if wait_s > 0:
-            select.select([self._socket], [], [], wait_s)
+            readable(self._socket, wait_s)
         return [message for message in self._reader.read() if isinstance(message, Saved)]
 
     def close(self, wait_s: float) -> None:

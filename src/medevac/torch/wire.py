@@ -83,6 +83,15 @@ Message: TypeAlias = Segment | Layout | Save | Saved | Bye
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
+def readable(link: socket.socket, wait_s: float = 0.0) -> bool:
+    """Whether something is there to read, or the other side has ended. `select` knows no descriptor over 1023, of
+    which a trainer with many loaders has some.
+    """
+    poll = select.poll()
+    poll.register(link, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))
+
+
 def send(link: socket.socket, message: Message, descriptor: int | None = None) -> None:
     """Raises OSError when the other side is gone."""
     body = msgspec.msgpack.encode(message)
@@ -109,7 +118,7 @@ class Reader:
         """Whole messages, until the other side has ended or (without `wait`) nothing more is there."""
         while not self.ended:
             # Python 3.11's recv_fds passes no flags on: MSG_DONTWAIT would wait.
-            if not self._wait and not select.select([self._link], [], [], 0)[0]:
+            if not self._wait and not readable(self._link):
                 return
             try:
                 data, descriptors, _, _ = socket.recv_fds(self._link, _AT_ONCE, 4)

@@ -1,0 +1,166 @@
+"""Doubt that must not be lost on its way, and requests and disks that come at a bad moment."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from medevac.client import Client, Request
+from medevac.client.link import NoLink
+from medevac.core.seal import SEAL, Seal, encode_seal
+from medevac.torch import CheckpointManager, Guard, Stop, lineage, saver
+from medevac.torch.ecc import EccWatch
+from medevac.torch.wire import Reader, Save, Saved, readable, send
+
+pytestmark = pytest.mark.e2e
+
+
+def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    return model, torch.optim.Adam(model.parameters(), lr=1e-2)
+
+
+def sealed(folder: Path, step: int, parent: int | None) -> None:
+    path = folder / f"step_{step:08d}"
+    path.mkdir(parents=True)
+    (path / SEAL).write_bytes(encode_seal(Seal(job="", attempt=0, step=step, parent=parent, at=time.time())))
+
+
+def states(folder: Path) -> dict[int, str]:
+    return {known.step: known.state for known in lineage.survey(folder)}
+
+
+def test_what_continued_a_suspect_one_stays_suspect_when_that_is_replaced(tmp_path: Path) -> None:
+    for step, parent in ((1, None), (2, 1), (3, 2), (4, 3)):
+        sealed(tmp_path, step, parent)
+    lineage.judge(tmp_path, [2], "suspect", "a test")
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer)
+    manager.parent = 1
+    assert manager.save(2, wait=True)  # done again from step 1, by an attempt that ends before step 3
+    manager.close()
+    assert states(tmp_path) == {1: "clean", 2: "clean", 3: "suspect", 4: "suspect"}
+    assert lineage.newest_clean(tmp_path) == tmp_path / "step_00000002"
+
+
+def test_doubt_that_comes_while_a_checkpoint_is_written_is_on_it(tmp_path: Path) -> None:
+    captured_at = time.time()
+    staging = tmp_path / ".saving-step_00000005.t"
+    staging.mkdir()
+    lineage.judge(tmp_path, [5], "suspect", "an uncorrected error")
+    draft = Seal(job="", attempt=0, step=5, at=captured_at)
+    save = Save(step=5, slot=0, folder=str(tmp_path), tag="t", hashes=(), seal=draft)
+    assert saver.finish(staging, save, "__0_0.distcp", saver.Part()) == ""
+    assert states(tmp_path) == {5: "suspect"}
+    assert lineage.newest_clean(tmp_path) is None
+
+
+def test_doubt_of_an_earlier_attempt_is_not_on_what_is_written_now(tmp_path: Path) -> None:
+    lineage.judge(tmp_path, [5], "suspect", "the step 5 of an attempt that was given up")
+    staging = tmp_path / ".saving-step_00000005.t"
+    staging.mkdir()
+    draft = Seal(job="", attempt=1, step=5, at=time.time())
+    save = Save(step=5, slot=0, folder=str(tmp_path), tag="t", hashes=(), seal=draft)
+    assert saver.finish(staging, save, "__0_0.distcp", saver.Part()) == ""
+    assert states(tmp_path) == {5: "clean"}
+
+
+def test_an_uncorrected_error_doubts_what_is_not_sealed_yet(tmp_path: Path) -> None:
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path, every_steps=1, overlap="wait")
+    watch = EccWatch("GPU-1", [sys.executable, "-c", ""])
+    watch.first, watch.count = 0, 1
+    steps = guard.steps(0, 5)
+    next(steps)
+    model(torch.ones(1, 8)).sum().backward()
+    guard.backward_done()
+    optimizer.step()
+    guard.end_step()
+    guard._ecc = watch
+    watch.sound_at = 0.0
+    with pytest.raises(Stop) as stop:
+        next(steps)
+    guard.close()
+    assert stop.value.code == 84
+    assert states(tmp_path) == {1: "suspect"}
+    assert lineage.newest_clean(tmp_path) is None
+
+
+class Asks(Client):
+    """Asks for a checkpoint once, at a given step."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(NoLink())
+        self._left = at
+
+    def request(self) -> Request | None:
+        self._left -= 1
+        return "checkpoint" if self._left == -1 else None
+
+
+def test_a_request_at_a_step_that_is_rolled_back_is_kept(tmp_path: Path) -> None:
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path, every_steps=2, overlap="wait", client=Asks(5))
+    spoilt = 0
+
+    def train() -> None:
+        nonlocal spoilt
+        for step in guard.steps(0, 50):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 8)).square().sum()
+            loss.backward()
+            if step == 5 and not spoilt:
+                spoilt += 1
+                gradient = next(model.parameters()).grad
+                assert gradient is not None
+                gradient[0, 0] = math.nan
+            guard.backward_done()
+            optimizer.step()
+            guard.end_step(loss=loss)
+
+    with pytest.raises(Stop) as stop:
+        train()
+    guard.close()
+    assert stop.value.code == 83
+    assert spoilt == 1
+    assert lineage.newest_clean(tmp_path) == tmp_path / "step_00000005"
+
+
+def test_a_folder_that_cannot_be_read_ends_all_ranks_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path)
+
+    def stale(*_: object) -> None:
+        raise OSError(116, "Stale file handle", str(tmp_path))
+
+    monkeypatch.setattr(lineage, "newest_clean", stale)
+    with pytest.raises(Stop, match="Stale file handle") as stop:
+        guard.resume()
+    guard.close()
+    assert stop.value.code == 85
+
+
+def test_a_descriptor_over_1023_is_listened_to() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    ours, theirs = socket.socketpair()
+    try:
+        high = socket.socket(fileno=os.dup2(ours.fileno(), 2000))
+        with high, theirs:
+            assert not readable(high)
+            send(theirs, Saved(step=1, slot=0))
+            assert readable(high, 5.0)
+            assert list(Reader(high, wait=False).read()) == [Saved(step=1, slot=0)]
+    finally:
+        ours.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
