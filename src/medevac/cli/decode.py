@@ -74,10 +74,16 @@ def decode(
         codes=frozenset(code or ()),
         severity=severity,
     )
+    if wanted.since is not None and wanted.until is not None and wanted.since > wanted.until:
+        raise CommandError("--since lies after --until: nothing is between them")
     if follow:
+        if csv or incidents or html is not None:
+            raise CommandError("--follow tells events as they come: leave out --csv, --incidents and --html")
         from medevac.cli.decode_follow import follow_log
 
         return follow_log(files, wanted, json=json)
+    if html is not None and not html.parent.is_dir():  # before hours of reading
+        raise CommandError(f"--html {html}: cannot be written: there is no folder {html.parent}")
     output = Output(json=json or (incidents), csv=csv, incidents=incidents, html=html)
     return read_logs(_inputs(files), wanted, output, recursive=recursive)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -71,16 +72,31 @@ def expand(paths: Iterable[str], options: Options) -> Iterator[str]:
 def _matches(path: str, options: Options) -> list[str]:
     if path == STDIN:
         return [path]
-    if Path(path).is_dir():
-        if options.recursive:
-            return _inside(path, options)
-        options.unreadable(Unreadable(path, "is a folder: give -r to read all files in it"))
-        return []
     import glob
 
-    if not Path(path).exists() and (found := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 - takes absolute patterns
-        return found
-    return [path]
+    if _status(path) is None and (found := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 - takes absolute patterns
+        if "**" in path:  # stands for folders too, whose files are in it already
+            return [name for name in found if Path(name).is_file()]
+        return [name for one in found for name in _named(one, options)]
+    return _named(path, options)
+
+
+def _named(path: str, options: Options) -> list[str]:
+    status = _status(path)
+    if status is None or not stat.S_ISDIR(status.st_mode):
+        return [path]
+    if options.recursive:
+        return _inside(path, options)
+    options.unreadable(Unreadable(path, "is a folder: give -r to read all files in it"))
+    return []
+
+
+def _status(path: str) -> os.stat_result | None:
+    """None where it cannot be asked: opening it says why."""
+    try:
+        return os.stat(path)  # noqa: PTH116 - a Path of no name would be this folder
+    except OSError:
+        return None
 
 
 def _inside(folder: str, options: Options) -> list[str]:
@@ -95,7 +111,8 @@ def _inside(folder: str, options: Options) -> list[str]:
 
 def total_size(names: Iterable[str]) -> int:
     """Bytes of all files, as stored; 0 for those that cannot be asked."""
-    return sum(Path(name).stat().st_size for name in names if Path(name).is_file())
+    found = filter(None, map(_status, names))
+    return sum(status.st_size for status in found if stat.S_ISREG(status.st_mode))
 
 
 def decode_input(name: str, options: Options) -> Iterator[FaultSeen]:
@@ -109,7 +126,10 @@ def decode_input(name: str, options: Options) -> Iterator[FaultSeen]:
         near = 0.0
         for log in logs:
             ctx = Context(reference=log.mtime, node=options.node, offset=options.offset, near=near)
-            yield from decode_log(log, ctx)
+            try:
+                yield from decode_log(log, ctx)
+            except Unreadable as problem:  # the other logs of its archive are still done
+                options.unreadable(problem)
             near = ctx.clock.dated_at or near
     except Unreadable as problem:
         options.unreadable(problem)

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import io
 import lzma
 import os
+import re
 import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, Self, cast
 
 Progress = Callable[[int], None]
 """Called now and then with the bytes of input (as stored) done since the last call."""
 
 _CHUNK = 1 << 18
 _ZSTD_PIECE = 1 << 12  # bytes decompressed at once: what they become is kept whole
+_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # a zstd frame without data, which pzstd begins with
+_LAYERS = 3  # of packing around one log
+_BOM = b"\xef\xbb\xbf"
+_OTHERS = {
+    b"LPKSHHRH": "is a binary journal: give the output of `journalctl -o json --file ...` instead",
+    b"PK\x03\x04": "is a zip archive: `unzip -p FILE | medevac decode`",
+    b"7z\xbc\xaf\x27\x1c": "is a 7z archive: `7z x -so FILE | medevac decode`",
+    b"\x04\x22\x4d\x18": "is lz4: `lz4cat FILE | medevac decode`",
+    b"\x1f\x9d": "is packed by compress: `zcat FILE | medevac decode`",
+    b"\xff\xfe": "is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE | medevac decode`",
+    b"\xfe\xff": "is UTF-16: `iconv -f UTF-16 -t UTF-8 FILE | medevac decode`",
+}
+"""First bytes of what is not read, in which faults would be missed without a word."""
 
 
 class Unreadable(Exception):
@@ -51,6 +66,13 @@ class Counted(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
+
+    @classmethod
+    def failed(cls, problem: Unreadable) -> Self:
+        """One that gives nothing but this problem."""
+        stream = cls(io.BytesIO(), problem.name)
+        stream._broken = problem
+        return stream
 
     def peek(self, size: int) -> bytes:
         """The next `size` bytes, or as many as there are, left to be read again. Where it breaks is told by reading."""
@@ -95,6 +117,7 @@ class Inflated(io.RawIOBase):
         self._zlib = zlib.decompressobj(31)
         self._input = b""
         self._begun = False
+        self._broken: zlib.error | None = None
 
     def readable(self) -> bool:
         return True
@@ -102,9 +125,11 @@ class Inflated(io.RawIOBase):
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer)
         while True:
+            if self._broken is not None:
+                raise self._broken
             if not self._input and not self._refill():
                 return 0
-            out = self._zlib.decompress(self._input, len(view))
+            out = self._inflate(len(view))
             self._begun = True
             self._input = self._zlib.unconsumed_tail
             if self._zlib.eof:
@@ -113,6 +138,19 @@ class Inflated(io.RawIOBase):
             if out:
                 view[: len(out)] = out
                 return len(out)
+
+    def _inflate(self, most: int) -> bytes:
+        """What comes next, at most `most` bytes; before a break, what is left until there."""
+        before = self._zlib.copy()
+        try:
+            return self._zlib.decompress(self._input, most)
+        except zlib.error as problem:
+            self._broken = problem
+            out = bytearray()
+            with contextlib.suppress(zlib.error):
+                for at in range(len(self._input)):
+                    out += before.decompress(self._input[at : at + 1])
+            return bytes(out[:most])
 
     def _refill(self) -> bool:
         self._input = self._inner.read(_CHUNK) or b""
@@ -176,15 +214,26 @@ def open_stream(
     mtime: float | None = None,
 ) -> Iterator[Log]:
     """The same for an open binary stream. Its `Log.stream` raises Unreadable too, where it breaks."""
-    raw = Counted(inner, name, progress)
-    stream, packed = _decompressed(raw, name)
+    stream, packed = _unpacked(Counted(inner, name, progress), name)
     head = stream.peek(512)
     if head[257:262] == b"ustar":
         yield from _members(stream, name)
-    elif head.startswith(b"LPKSHHRH"):
-        raise Unreadable(name, "is a binary journal: give the output of `journalctl -o json --file ...` instead")
+    elif other := next((why for sign, why in _OTHERS.items() if head.startswith(sign)), None):
+        raise Unreadable(name, other)
     else:
+        if head.startswith(_BOM):
+            stream.read(len(_BOM))
         yield Log(name, stream, size * 12 if packed else size, mtime)
+
+
+def _unpacked(raw: Counted, name: str) -> tuple[Counted, bool]:
+    """Without its packing, of which there may be some layers; and whether there was any."""
+    stream = raw
+    for _ in range(_LAYERS):
+        stream, packed = _decompressed(stream, name)
+        if not packed:
+            break
+    return stream, stream is not raw
 
 
 def _decompressed(raw: Counted, name: str) -> tuple[Counted, bool]:
@@ -198,7 +247,7 @@ def _decompressed(raw: Counted, name: str) -> tuple[Counted, bool]:
         )
     elif head.startswith(b"BZh"):
         inner = bz2.BZ2File(cast("BinaryIO", io.BufferedReader(raw, _CHUNK)))
-    elif head.startswith(b"\x28\xb5\x2f\xfd"):
+    elif head.startswith(b"\x28\xb5\x2f\xfd") or _SKIPPABLE.match(head):
         inner = _zstd(raw, name)
     else:
         return raw, False
@@ -221,9 +270,17 @@ def _members(stream: Counted, name: str) -> Iterator[Log]:
                 inner = archive.extractfile(member) if member.isreg() else None
                 if inner is not None and not member.name.endswith((".journal", ".journal~")):  # text stands beside
                     inside = f"{name}:{member.name}"
-                    yield from open_stream(cast("BinaryIO", inner), inside, None, member.size, float(member.mtime))
+                    yield from _member(cast("BinaryIO", inner), inside, member)
     except tarfile.TarError as problem:
         raise Unreadable(name, reason(problem)) from problem
+
+
+def _member(inner: BinaryIO, name: str, member: tarfile.TarInfo) -> Iterator[Log]:
+    """One that cannot be read says so when it is read: the members after it are still done."""
+    try:
+        yield from open_stream(inner, name, None, member.size, float(member.mtime))
+    except Unreadable as problem:
+        yield Log(name, Counted.failed(problem), 0, None)
 
 
 def _broken() -> tuple[type[Exception], ...]:

@@ -180,6 +180,10 @@ def test_input_that_cannot_be_read_outranks_what_was_found(log: str, capsys: pyt
         (["--json", "--csv", "x"], "--json and --csv: choose one"),
         (["--since", "yesterday", "x"], "--since: 'yesterday' is no time"),
         (["--csv", "--incidents", "x"], "--csv gives events"),
+        (["--since", "2026-03-02", "--until", "2026-03-01", "x"], "--since lies after --until"),
+        (["--follow", "--csv", "x"], "leave out --csv, --incidents and --html"),
+        (["--follow", "--html", "page.html", "x"], "leave out --csv, --incidents and --html"),
+        (["--follow", "--incidents", "x"], "leave out --csv, --incidents and --html"),
     ],
 )
 def test_wrong_use(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

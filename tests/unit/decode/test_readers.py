@@ -119,6 +119,84 @@ def test_damaged_packing_is_an_unreadable_input(tmp_path: Path, head: bytes, why
     assert [problem.name for problem in problems] == [str(path)]
 
 
+def test_a_damaged_member_does_not_hide_those_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "report.tar"
+    members = {"a.gz": gzip.compress(LOG * 2000)[:-200], "b.zip": b"PK\x03\x04" + bytes(600), "c.log": LOG}
+    path.write_bytes(tar_of(**members))
+    problems: list[Unreadable] = []
+    events = read(path, unreadable=problems.append)
+    assert facts(events)[-3:] == FACTS
+    assert events[-1].file == f"{path}:c.log"
+    assert [problem.name for problem in problems] == [f"{path}:a.gz", f"{path}:b.zip"]
+
+
+def test_a_gzip_with_a_wrong_check_is_read_to_its_end(tmp_path: Path) -> None:
+    path, data = tmp_path / "kern.log.gz", bytearray(gzip.compress(LOG))
+    data[-6] ^= 0xFF  # of the check that follows the data
+    path.write_bytes(data)
+    problems: list[Unreadable] = []
+    assert facts(read(path, unreadable=problems.append)) == FACTS
+    assert [problem.name for problem in problems] == [str(path)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        gzip.compress(gzip.compress(LOG)),
+        gzip.compress(lzma.compress(bz2.compress(LOG))),
+        b"\xef\xbb\xbf" + LOG,
+        gzip.compress(b"\xef\xbb\xbf" + LOG),
+    ],
+)
+def test_packed_twice_or_behind_a_byte_order_mark(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "kern.log"
+    path.write_bytes(data)
+    events = read(path)
+    assert facts(events) == FACTS
+    assert {event.node for event in events} == {"gpu-1"}
+
+
+def test_a_zstd_that_begins_with_a_frame_without_data(tmp_path: Path) -> None:
+    path = tmp_path / "kern.log.zst"
+    path.write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + zstd(LOG))
+    assert facts(read(path)) == FACTS
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"PK\x03\x04" + LOG, "zip"),
+        (b"\x04\x22\x4d\x18" + LOG, "lz4cat"),
+        (b"\x1f\x9d" + LOG, "zcat"),
+        (LOG.decode().encode("utf-16"), "iconv"),
+    ],
+)
+def test_what_is_not_read_is_said_with_what_to_do(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "kern"
+    path.write_bytes(data)
+    with pytest.raises(Unreadable, match=why):
+        read(path)
+
+
+def test_a_pattern_that_stands_for_folders_too(tmp_path: Path) -> None:
+    for name in ("logs/kern.log", "logs/deep/er.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(LOG)
+    os.mkfifo(tmp_path / "logs" / "pipe")  # would be waited for
+    assert len(read(tmp_path / "logs" / "**")) == 6
+    assert len(read(tmp_path / "lo*", recursive=True)) == 6
+    problems: list[Unreadable] = []
+    assert read(tmp_path / "lo*", unreadable=problems.append) == []
+    assert "give -r" in str(problems[0])
+
+
+@pytest.mark.parametrize("name", ["", "x" * 300])
+def test_a_name_that_can_be_no_file_is_an_unreadable_input(name: str) -> None:
+    problems: list[Unreadable] = []
+    assert read(name, recursive=True, unreadable=problems.append) == []
+    assert [problem.name for problem in problems] == [name]
+
+
 def test_folders_and_globs(tmp_path: Path) -> None:
     for name in ("kern.log", "kern.log.1", "deep/er.log"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
