@@ -16,7 +16,7 @@ from typing import Literal, Protocol, TypeAlias
 import structlog
 
 from medevac.adapters.lease import is_gone, read
-from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, without_mark
+from medevac.adapters.schedulers.slurm.marks import HoldMark, standing_mark, without_mark
 from medevac.adapters.schedulers.slurm.values import WAITS, SlurmJob
 from medevac.ports.errors import PortError, Refused
 
@@ -38,7 +38,7 @@ def needs(job: SlurmJob, age_s: float, limit_s: float, *, gone: bool) -> Need:
 
     `requeue`: the controller killed it to run it again, and died before it said so to Slurm.
     """
-    mark = hold_mark(job.admin_comment)
+    mark = standing_mark(job)
     if mark is None or mark.purpose != "recovery" or not (gone or age_s > limit_s):
         return ""
     if job.state in WAITS:
@@ -59,7 +59,7 @@ class Ages:
     def of(self, jobs: Iterable[SlurmJob]) -> dict[str, float]:
         """Seconds, by the job's id; jobs that have no mark (any more) are forgotten."""
         wall, now = self._wall(), self._monotonic()
-        marks = {(job.id, mark.hold, mark.at): mark for job in jobs if (mark := hold_mark(job.admin_comment))}
+        marks = {(job.id, mark.hold, mark.at): mark for job in jobs if (mark := standing_mark(job))}
         self._began = {key: self._began.get(key, now - max(0.0, wall - mark.at)) for key, mark in marks.items()}
         return {key[0]: now - began for key, began in self._began.items()}
 
@@ -99,7 +99,7 @@ class Watchdog:
         for job in jobs:
             age = ages.get(job.id, 0.0)
             need = needs(job, age, self._limit_s, gone=gone)
-            mark = hold_mark(job.admin_comment)
+            mark = standing_mark(job)
             if need and mark and await self._let_go(job, mark, need):
                 why = "its controller is gone" if gone else f"the limit is {self._limit_s:g} s"
                 log.warning("let go", job=job.id, how=need, hold=mark.hold, age_s=round(age, 1), why=why)
@@ -133,7 +133,7 @@ class Watchdog:
     async def _let_go(self, job: SlurmJob, mark: HoldMark, need: Need) -> bool:
         """False where the controller, or a person, was quicker."""
         now = await self._look.job(job.id)
-        if now is None or now.state != job.state or now.held != job.held or hold_mark(now.admin_comment) != mark:
+        if now is None or now.state != job.state or now.held != job.held or standing_mark(now) != mark:
             return False
         try:
             if need == "requeue":

@@ -55,6 +55,22 @@ def test_a_hold_of_ours_is_let_go_when_it_is_old_or_nobody_acts(age: float, gone
     assert needs(job(ours(age)), age, LIMIT, gone=gone) == need
 
 
+@pytest.mark.parametrize(
+    ("state", "restarts", "need"),
+    [
+        ("PENDING", 1, "release"),
+        ("PENDING", 2, "release"),
+        ("PENDING", 3, ""),
+        ("FAILED", 1, "requeue"),
+        ("FAILED", 2, ""),
+    ],
+)
+def test_a_hold_after_a_run_that_a_person_let_begin_is_a_persons(state: str, restarts: int, need: str) -> None:
+    """They released ours by hand, its mark was left, and they hold the job anew."""
+    held = replace(job(replace(ours(), run=1), state=state, held=state == "PENDING"), restarts=restarts)
+    assert needs(held, 200.0, LIMIT, gone=True) == need
+
+
 def test_a_job_that_was_killed_to_run_again_and_never_requeued() -> None:
     assert needs(job(ours(), state="FAILED", held=False), 200.0, LIMIT, gone=False) == "requeue"
     assert needs(job(ours(10.0), state="FAILED", held=False), 10.0, LIMIT, gone=False) == ""

@@ -18,7 +18,7 @@ from medevac.adapters.schedulers.slurm import optin, watching
 from medevac.adapters.schedulers.slurm.commands import Commands
 from medevac.adapters.schedulers.slurm.drains import Drains
 from medevac.adapters.schedulers.slurm.look import Look
-from medevac.adapters.schedulers.slurm.marks import hold_mark
+from medevac.adapters.schedulers.slurm.marks import standing_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory, Memory
 from medevac.adapters.schedulers.slurm.parse import seconds
 from medevac.adapters.schedulers.slurm.reboot import Reboots
@@ -138,7 +138,7 @@ class SlurmScheduler:
         """Orders to hold, and stopped jobs that wait for their next attempt."""
         found: dict[str, str] = {}
         for job in await self.look.jobs(fresh=True):
-            mark = hold_mark(job.admin_comment)
+            mark = standing_mark(job)
             if mark and job.held and not watching.finished(job) and (mark.by == "hold" or job.state in WAITS):
                 found[self.name_of(job)] = mark.purpose
         return found

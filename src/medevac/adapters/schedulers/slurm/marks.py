@@ -10,14 +10,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from medevac.adapters.schedulers.slurm.values import Value
+from medevac.adapters.schedulers.slurm.values import BETWEEN, WAITS, SlurmJob, Value
 
 KEY = "medevac"
 
 
 class HoldMark(Value, frozen=True, kw_only=True):
     """`hold` names the incident or action; `by` what put it there: a stop, whose hold the next start takes off, or an
-    order to hold. `was` is text that stood in AdminComment before; `theirs`: a person's hold stood there already.
+    order to hold. `was` is text that stood in AdminComment before; `theirs`: a person's hold stood there already;
+    `run`: the restart count of the run that a stop ends.
     """
 
     hold: str
@@ -26,6 +27,7 @@ class HoldMark(Value, frozen=True, kw_only=True):
     by: Literal["stop", "hold"] = "hold"
     was: str = ""
     theirs: bool = False
+    run: int | None = None
 
 
 def hold_mark(admin_comment: str) -> HoldMark | None:
@@ -34,6 +36,16 @@ def hold_mark(admin_comment: str) -> HoldMark | None:
         return msgspec.convert(_object(admin_comment).get(KEY), HoldMark)
     except msgspec.ValidationError:
         return None
+
+
+def standing_mark(job: SlurmJob) -> HoldMark | None:
+    """The same, where it still says whose a hold is: a job that has run since our stop was let go by a person, and what
+    holds it now is theirs. Slurm counts a restart once for each time that a run goes back into the queue.
+    """
+    mark = hold_mark(job.admin_comment)
+    since = 0 if mark is None or mark.run is None else job.restarts - mark.run
+    ran = since > 1 or (since == 1 and job.state not in WAITS | BETWEEN)
+    return None if ran else mark
 
 
 def with_mark(admin_comment: str, mark: HoldMark) -> str:

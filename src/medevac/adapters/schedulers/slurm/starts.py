@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from medevac.adapters.schedulers.slurm import pointers, watching
 from medevac.adapters.schedulers.slurm.hostlist import join
-from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, without_mark
+from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, standing_mark, without_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory
 from medevac.adapters.schedulers.slurm.values import BETWEEN, RUNS, WAITS, SlurmJob
 from medevac.core.actions import ReleaseJob, StartAttempt
@@ -54,10 +54,10 @@ class Starts:
         return await self._started(job, action)
 
     async def _check(self, job: SlurmJob, memory: JobMemory, action: StartAttempt) -> None:
-        mark = hold_mark(job.admin_comment)
+        mark = standing_mark(job)
         if mark and mark.by == "hold" and job.held:
             raise Refused(f"job {job.id} is held ({mark.purpose}); release it first")
-        if job.state in WAITS and job.held and mark is None and not watching.held_by_us(job, memory):
+        if job.state in WAITS and watching.held_by_a_person(job, memory):
             raise Refused(f"job {job.id} is held by a person or by Slurm ({job.reason}); scontrol release {job.id}")
         if memory.runs and memory.runs[-1].ended is None:
             raise Refused(f"job {job.id}: attempt {memory.runs[-1].started.attempt} still runs; stop it first")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from medevac.adapters.schedulers.slurm import pointers, watching
-from medevac.adapters.schedulers.slurm.marks import HoldMark, hold_mark, with_mark
+from medevac.adapters.schedulers.slurm.marks import HoldMark, standing_mark, with_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory
 from medevac.adapters.schedulers.slurm.values import RUNS, WAITS, SlurmJob
 from medevac.core.actions import FinishJob, HoldJob, StopAttempt
@@ -41,7 +41,9 @@ class Stops:
         following = action.attempt + 1
         pointers.tell(self._slurm, job, memory, following, action.resume_from)
         try:
-            await self._mark(job, action.cause or action.id, action.hold, "stop")
+            await self._mark(
+                job, action.cause or action.id, action.hold, "stop", theirs=watching.held_by_a_person(job, memory)
+            )
         except Refused:
             if (await self._now(job)).state in RUNS:
                 raise
@@ -81,7 +83,7 @@ class Stops:
         run = memory.run(action.attempt)
         if run is None or run.ended is None:
             raise OutcomeUnknown(f"job {job.id}: requeued, and still {now.state}")
-        if now.held and now.state in WAITS and not hold_mark(now.admin_comment) and watching.held_by_us(now, memory):
+        if now.held and now.state in WAITS and not standing_mark(now) and watching.held_by_us(now, memory):
             await self._mark(now, action.cause or action.id, action.hold, "stop")
         return run.ended
 
@@ -92,10 +94,11 @@ class Stops:
             return
         if watching.finished(job):
             job = await self._requeued(job)
-        mark = hold_mark(job.admin_comment)
+        mark = standing_mark(job)
         if mark is None or mark.by == "stop" or (mark.purpose, action.purpose) == ("recovery", "person"):
-            theirs = job.held and mark is None
-            await self._mark(job, action.cause or action.id, action.purpose, "hold", theirs=theirs)
+            await self._mark(
+                job, action.cause or action.id, action.purpose, "hold", theirs=watching.held_by_a_person(job, memory)
+            )
         if not job.held:
             await self._run("scontrol", "hold", job.id)
         await self._check(job, held=True)
@@ -131,7 +134,7 @@ class Stops:
             job, _ = await self._slurm.present(action.job)
         except Refused:
             return
-        mark = hold_mark(job.admin_comment)
+        mark = standing_mark(job)
         if mark and mark.by == "stop" and not watching.finished(job):
             await self._mark(job, mark.hold, "person", "hold", theirs=mark.theirs)
 
@@ -144,7 +147,8 @@ class Stops:
         *,
         theirs: bool = False,
     ) -> None:
-        mark = HoldMark(hold=hold, at=time.time(), purpose=purpose, by=by, theirs=theirs)
+        run = job.restarts if by == "stop" else None
+        mark = HoldMark(hold=hold, at=time.time(), purpose=purpose, by=by, theirs=theirs, run=run)
         await self._run("scontrol", "update", f"JobId={job.id}", f"AdminComment={with_mark(job.admin_comment, mark)}")
 
     async def _check(self, job: SlurmJob, *, held: bool) -> None:

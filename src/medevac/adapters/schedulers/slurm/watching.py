@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from medevac.adapters.schedulers.slurm.hostlist import expand
+from medevac.adapters.schedulers.slurm.marks import standing_mark
 from medevac.adapters.schedulers.slurm.memory import JobMemory, Run
 from medevac.adapters.schedulers.slurm.parse import exit_status, seconds
 from medevac.adapters.schedulers.slurm.values import BETWEEN, RUNS, WAITS, JobDetail, SlurmJob
@@ -196,6 +197,14 @@ def held_by_us(job: SlurmJob, memory: JobMemory) -> bool:
     and was asked for the hold only then.
     """
     return bool(memory.runs) and memory.runs[-1].stopping and "requeued in held state" in job.reason.lower()
+
+
+def held_by_a_person(job: SlurmJob, memory: JobMemory) -> bool:
+    """Or by Slurm, not by us. `scontrol hold` of a job that runs counts when it goes back into the queue; one that is
+    suspended has the priority of a hold, and is none (slurmctld, job_mgr.c: "manually suspended, not gang").
+    """
+    mark = standing_mark(job)
+    return job.held and job.state != "SUSPENDED" and (mark.theirs if mark else not held_by_us(job, memory))
 
 
 def reused(job: SlurmJob, memory: JobMemory) -> bool:
