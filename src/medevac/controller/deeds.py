@@ -116,8 +116,6 @@ class Deeds:
             case Isolate():
                 mode = (await scheduler.isolated()).get(action.gpu or action.node)
                 done = mode in {action.mode, "hard"}
-            case GiveBack():
-                done = (action.gpu or action.node) not in await scheduler.isolated()
             case HoldJob():
                 done = (await scheduler.holds()).get(action.job) == action.purpose
             case ReleaseJob():
@@ -131,7 +129,7 @@ class Deeds:
             case PointClean():
                 done = await checkpoints.pointed(self._folder(action.job)) == action.step
             case _:
-                pass  # asking, telling and reading leave nothing to read back, and are harmless twice
+                pass  # harmless twice; of a restriction given back, nothing shows in what is isolated
         return () if done else None
 
     async def _told(
