@@ -218,6 +218,14 @@ def test_the_forms_that_only_read(words: str, reads: bool) -> None:
     assert reads_only(name, tuple(args)) is reads
 
 
+@pytest.mark.parametrize(
+    "words", ["sdiag -r", "sacctmgr show runawayjobs", "sacctmgr -i show event", "sacctmgr show event -i"]
+)
+def test_what_resets_or_mends_is_no_reading(words: str) -> None:
+    name, *args = words.split()
+    assert not reads_only(name, tuple(args))
+
+
 def fake(folder: Path, name: str, script: str) -> Commands:
     (folder / "bin").mkdir(exist_ok=True)
     path = folder / "bin" / name

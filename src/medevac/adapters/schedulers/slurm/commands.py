@@ -16,7 +16,7 @@ from typing import Literal
 
 from medevac.ports.errors import OutcomeUnknown, PortError, Refused, Unavailable
 
-READS = frozenset({"squeue", "sinfo", "sacct", "sprio", "sshare", "sdiag"})
+READS = frozenset({"squeue", "sinfo", "sacct", "sprio", "sshare"})
 """Programs that only read, whatever their options."""
 
 _SHOWS = frozenset({"show", "ping", "version", "listpids"})
@@ -46,7 +46,8 @@ def reads_only(name: str, args: tuple[str, ...]) -> bool:
         return bool(words) and words[0] in _SHOWS and not any(word.startswith("-") for word in words)
     if name == "sacctmgr":
         words = [word for word in args if word not in {"-n", "-P", "-p", "--noheader", "--parsable2", "--parsable"}]
-        return bool(words) and words[0] in {"show", "list"}
+        mends = any(word.startswith("-") or word.lower().startswith("runaway") for word in words)
+        return bool(words) and words[0] in {"show", "list"} and not mends
     return False
 
 
