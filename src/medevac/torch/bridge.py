@@ -162,7 +162,7 @@ def _total(gradients: list[Tensor]) -> Tensor:
     """The sum of all squares."""
     if gradients[0].device.type == "cpu":
         return torch.stack([square(gradient) for gradient in gradients]).sum()
-    norms = torch._foreach_norm(gradients)  # noqa: SLF001 - what clip_grad_norm_ uses: few kernels for all
+    norms = torch._foreach_norm([values_of(gradient) for gradient in gradients])  # noqa: SLF001 - what clip_grad_norm_ uses: few kernels for all
     return torch.stack([norm.float() for norm in norms]).square().sum()
 
 
@@ -172,6 +172,7 @@ def square(gradients: Tensor) -> Tensor:
     One read. On a CPU `dot` uses all threads, where `vector_norm` uses one (docs/torch.md), and a sum that overflowed
     (from a norm of 1.8e19 on) is looked at again, for there nobody waits for it.
     """
+    gradients = values_of(gradients)
     if gradients.device.type != "cpu":
         norm: Tensor = torch.linalg.vector_norm(gradients, dtype=_wide(gradients.dtype))
         return norm.square()
@@ -181,6 +182,12 @@ def square(gradients: Tensor) -> Tensor:
     if not math.isfinite(total) and bool(torch.isfinite(flat).all()):
         return torch.full_like(total, torch.finfo(total.dtype).max / 2**20)  # room to be added up
     return total
+
+
+def values_of(gradients: Tensor) -> Tensor:
+    """A tensor's values as real numbers in plain memory: of a sparse one those that it holds."""
+    held = gradients.coalesce().values() if gradients.is_sparse else gradients
+    return torch.view_as_real(held.resolve_conj()) if held.is_complex() else held
 
 
 def _copies(gradient: Tensor, world: int) -> int:

@@ -31,6 +31,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from medevac.torch.bridge import values_of
 from medevac.torch.checks import Check, Finding, of_all_groups
 from medevac.torch.links import Link
 from medevac.torch.replica_hash import on_device
@@ -198,7 +199,7 @@ def digest(tensors: Sequence[Tensor]) -> Tensor:
 
 def in_memory(tensor: Tensor) -> Tensor:
     """A tensor's elements in the order of its memory, which is that of its bucket; a copy where it has gaps."""
-    plain = tensor.detach()
+    plain = values_of(tensor.detach())
     if plain.is_contiguous():
         return plain.view(-1)
     dense = torch.ops.aten.is_non_overlapping_and_dense(plain)

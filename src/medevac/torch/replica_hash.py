@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from subprocess import SubprocessError
 from typing import TypeAlias, cast
 
 import numpy as np
@@ -24,6 +26,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+
+log = logging.getLogger("medevac.torch")
 
 Words: TypeAlias = NDArray[np.uint64]
 
@@ -184,7 +188,7 @@ def on_device(data: Tensor) -> Tensor:
 
 
 def _of_words(words: Tensor) -> Tensor:
-    if words.is_cuda and (kernel := _triton()) is not None:
+    if words.is_cuda and (kernel := _triton(words.device)) is not None:
         return kernel(words)
     sums = [weighted(words[at : at + ROOM], words.new_tensor(first_state(at))) for at in range(0, len(words), ROOM)]
     return torch.stack(sums).sum() if sums else words.new_zeros(())
@@ -228,9 +232,15 @@ _MIX1, _MIX2 = _signed(MIX1), _signed(MIX2)
 
 
 @functools.cache
-def _triton() -> Callable[[Tensor], Tensor] | None:
+def _triton(device: torch.device) -> Callable[[Tensor], Tensor] | None:
+    """The kernel, if it works: Triton needs a C compiler beside it, which many images lack."""
     try:
         from medevac.torch.replica_triton import hash_words
+
+        hash_words(torch.ones(1, dtype=torch.int64, device=device))
     except ImportError:
+        return None
+    except (OSError, RuntimeError, SubprocessError, ValueError) as problem:
+        log.warning("no Triton kernel (%s): the replica hash is computed by torch's own operations, slower", problem)
         return None
     return hash_words

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from medevac.torch.bridge import square
+from medevac.torch.bridge import square, values_of
 from medevac.torch.checks import Check, Finding, of_all_groups
 from medevac.torch.links import Link
 
@@ -198,7 +198,7 @@ def sketch(gradients: Tensor) -> Tensor:
 
     Where values are not finite the rest is of those that are.
     """
-    flat = gradients.detach().reshape(-1)
+    flat = values_of(gradients.detach()).reshape(-1)
     flat = flat if flat.dtype is torch.float32 else flat.float()
     squares = square(flat)
     odd = flat.new_zeros(())

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from medevac.torch import Guard
+from medevac.torch.bridge import square
 from medevac.torch.checks import Finding
 from medevac.torch.gradient_crc import CHANGED, LAUNCH, GradientCrc, digest, judged
 from medevac.torch.sketch import EXTREME, PROJECTIONS, WARM_UP, WINDOW, Judge, SketchWatch, agreement, sketch
@@ -218,3 +219,12 @@ def test_a_rank_without_a_gradient_in_some_bucket_is_no_outlier() -> None:
 def test_sums_that_overflow_are_no_error() -> None:
     rows = [[[math.inf, 1.0, 0.0, *[math.inf] * PROJECTIONS]]] * 3
     assert Judge().look([*rows, [[0.0] * (3 + PROJECTIONS)]]) == {}
+
+
+def test_sparse_and_complex_gradients_are_looked_at_too() -> None:
+    plain = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    for one in (plain.to_sparse(), torch.view_as_complex(plain), torch.view_as_complex(plain).conj()):
+        assert float(square(one)) == 25.0
+        assert float(sketch(one)[0]) == 5.0
+        before = digest([one]).item()
+        assert digest([one * 2]).item() != before

@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import textwrap
+import types
 from collections.abc import Callable
 
 import numpy as np
@@ -157,6 +158,20 @@ def test_the_triton_kernel_compiles_for_gpus_that_are_not_here(tmp_path: object)
     need("triton")
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(COMPILED)]
     subprocess.run(command, check=True, timeout=120, env={"TRITON_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"})
+
+
+def test_a_triton_that_does_not_work_here_costs_speed_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def without_a_compiler(words: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("Failed to find C compiler")
+
+    broken = types.ModuleType("medevac.torch.replica_triton")
+    broken.hash_words = without_a_compiler  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, broken.__name__, broken)
+    assert replica_hash._triton.__wrapped__(torch.device("cpu")) is None
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "no Triton kernel (Failed to find C compiler)" in line
 
 
 # --- what changes it must see -----------------------------------------------------------------------------------------
