@@ -152,9 +152,16 @@ def _story(group: list[Burst], catalog: Catalog) -> Story:
             action_now=now,
             action_after=after,
             kills_job=_kills_job(group),
-            audience="tenant" if blame.kind == "job" else (root or first).reading.audience,
+            audience=_audience(blame, now, (root or first).reading.audience),
         ),
     )
+
+
+def _audience(blame: Blamed, now: str, usual: Audience) -> Audience:
+    """Whose business it is; a reset or reboot that the driver asks for is nothing that a job's owner can do."""
+    if blame.kind != "job":
+        return usual
+    return "operator" if now != "IGNORE" and now in RECOVERY_ACTIONS.values() else "tenant"
 
 
 def identity(first: Burst) -> str:

@@ -125,6 +125,13 @@ def test_lost_gpu_is_not_reset_in_band_whatever_the_driver_asks() -> None:
     assert only(xid(79, 0), xid(154, 1, recovery_to="0x1 GPU Reset Required")).action_now == "RESTART_BM"
 
 
+def test_a_reset_that_the_driver_asks_for_after_a_program_s_fault_is_the_operator_s() -> None:
+    incident = only(xid(31, 0), xid(154, 1, recovery_to="0x1 GPU Reset Required"))
+    assert (incident.blame.kind, incident.action_now, incident.audience) == ("job", "RESET_GPU", "operator")
+    assert only(xid(31, 0)).audience == "tenant"
+    assert only(xid(43, 0), xid(154, 1, recovery_to="0x0 None")).audience == "tenant"
+
+
 def test_link_error_does_what_154_says_else_restarts_the_job() -> None:
     line = xid(145, unit="RLW_REMAP", severity="Nonfatal", intrinfo="0x00000004", errorstatus="0x00000001")
     assert only(line).action_now == "RESTART_APP"
