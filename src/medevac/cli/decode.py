@@ -137,9 +137,10 @@ def read_logs(files: Sequence[str], wanted: Filters, output: Output, *, recursiv
                 elif output.events and wanted.shows(fault, reading):
                     spool.add(fault, reading, burst)
         told.finish()
-        if output.events:
-            _print_events(spool, told.members, output)
-        _print_incidents(told, output, events)
+        with room_to_print():
+            if output.events:
+                _print_events(spool, told.members, output)
+            _print_incidents(told, output, events)
     if broken.count and output.events:
         say_error(str(broken))
     for problem in problems:
@@ -156,6 +157,19 @@ def room_to_wait() -> Iterator[None]:
         folder = os.environ.get("TMPDIR", "/tmp")  # noqa: S108 - only named
         why = problem.strerror or str(problem)
         raise CommandError(f"no room in {folder} for what waits till all is read: {why}: set TMPDIR") from problem
+
+
+@contextmanager
+def room_to_print() -> Iterator[None]:
+    """Output that cannot be written is one line, and no exit code that says it was."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        raise
+    except OSError as problem:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it is tried again at the end
+        raise CommandError(f"the output could not be written: {problem.strerror or problem}") from problem
 
 
 @contextmanager

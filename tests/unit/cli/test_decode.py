@@ -311,6 +311,15 @@ def test_a_dash_is_stdin_for_the_commands_that_read_a_log(command: str, text: st
     assert b"option" not in done.stderr
 
 
+@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"], ["--incidents"]])
+def test_no_room_for_the_output_is_one_line(log: str, form: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        argv = [sys.executable, "-m", "medevac.cli.main", "decode", log, *form]
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, check=False, cwd=ROOT)
+    assert done.returncode == Exit.USAGE
+    assert done.stderr == b"medevac: the output could not be written: No space left on device\n"
+
+
 def test_no_room_for_temporary_files_is_one_line(
     log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
