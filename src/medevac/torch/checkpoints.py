@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from medevac.core.events import SealRank
-from medevac.core.seal import Seal
+from medevac.core.seal import Seal, step_folder
 from medevac.torch import lineage, memory
 from medevac.torch.host_copy import Slot, capture, offsets
 from medevac.torch.layout import (
@@ -35,7 +35,7 @@ from medevac.torch.layout import (
 from medevac.torch.lineage import Keep
 from medevac.torch.place import Place, here
 from medevac.torch.reader import InMemory
-from medevac.torch.saver import REPLACED, STAGING
+from medevac.torch.saver import REPLACED, STAGING, no_part
 from medevac.torch.saver_link import SaverLink
 from medevac.torch.state import Stateful, TrainingState
 from medevac.torch.wire import Layout, Piece, Save, Saved, Segment
@@ -278,16 +278,19 @@ class CheckpointManager:
         self._busy.pop(reply.slot, None)
         self.save_s = reply.seconds
         if reply.problem:
-            self._fail(reply.step, reply.problem)
+            self._fail(reply.step, reply.problem, told=True)
         else:
             self.sealed, self._kept = reply.step, reply.slot
 
-    def _fail(self, step: int, why: str) -> None:
+    def _fail(self, step: int, why: str, *, told: bool = False) -> None:
+        """`told`: this rank's saver lives, and has said so to the others."""
         self.failed[step] = why
         if self.parent == step:
             self.parent = self._parents.get(step)
         self._busy = {slot: at for slot, at in self._busy.items() if at != step}
         log.error("checkpoint of step %d not saved: %s", step, why)
+        if self._plan and self._place.rank and not told:
+            no_part(self.folder / f"{STAGING}{step_folder(step)}.{self._plan.tag}", file_name(self._place.rank), why)
 
     def wait(self, seconds: float = SAVE_SECONDS) -> bool:
         """Until all that was captured is on disk, or the time is up. False if something of it is not."""

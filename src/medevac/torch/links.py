@@ -63,6 +63,12 @@ class Chain:
                     if isinstance(module, FSDPModule):
                         module.set_custom_reduce_scatter(_reduce_scatter(self))
                 self.attached = "fsdp"
+            else:
+                log.warning(
+                    "%s is neither DDP nor FSDP2: its gradients are checked after their reduction only, and no rank is "
+                    "named. Give the Guard the model that DDP or fully_shard has made",
+                    type(model).__name__,
+                )
         except (RuntimeError, ValueError) as problem:
             log.warning(
                 "the gradients are checked after their reduction only, and no rank is named: %s. "

@@ -168,6 +168,13 @@ class Saver:
                 leave(Path(self._last.folder) / f"{STAGING}{self._last.tag}.{self._layout.rank}.gone", b"")
 
 
+def no_part(staging: Path, file: str, why: str) -> None:
+    """Leave, for a saver that cannot, why the file of a rank will not come: rank 0 and its saver would wait for it."""
+    with contextlib.suppress(OSError):
+        staging.mkdir(parents=True, exist_ok=True)
+        leave(staging / f"{file}.part", msgspec.json.encode(Part(problem=why)))
+
+
 def check(path: Path, pieces: tuple[Piece, ...], hashes: tuple[str, ...]) -> Part:
     """Read the file back: each tensor as it was captured, and finite; the whole file's hash. Raises OSError."""
     whole = xxhash.xxh3_128()

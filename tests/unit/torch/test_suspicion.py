@@ -19,6 +19,8 @@ from medevac.client.link import NoLink
 from medevac.core.seal import SEAL, Seal, encode_seal
 from medevac.torch import CheckpointManager, Guard, Stop, lineage, saver
 from medevac.torch.ecc import EccWatch
+from medevac.torch.links import Chain
+from medevac.torch.place import Place
 from medevac.torch.wire import Reader, Save, Saved, readable, send
 
 pytestmark = pytest.mark.e2e
@@ -164,3 +166,23 @@ def test_a_descriptor_over_1023_is_listened_to() -> None:
     finally:
         ours.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_rank_whose_saver_is_gone_holds_up_no_other(tmp_path: Path) -> None:
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer, place=Place(rank=1))
+    manager.save(5)  # agrees on a plan; of a replicated state rank 1 writes nothing
+    assert manager._plan
+    manager._fail(5, "its saver ended before it was written")
+    staging = tmp_path / f".saving-step_00000005.{manager._plan.tag}"
+    draft = Seal(job="", attempt=0, step=5, at=time.time())
+    save = Save(step=5, slot=0, folder=str(tmp_path), tag="t", hashes=(), seal=draft, writers=(0, 1))
+    assert saver.finish(staging, save, "__0_0.distcp", saver.Part()) == (
+        "__1_0.distcp: its saver ended before it was written"
+    )
+    assert not staging.exists()
+
+
+def test_a_model_that_is_not_the_wrapped_one_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    Chain(()).attach(nn.Linear(2, 2))
+    assert "neither DDP nor FSDP2" in caplog.text
