@@ -8,6 +8,7 @@ hold has none, and one of ours that waits for a person says so: both are left al
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
@@ -18,7 +19,7 @@ import structlog
 from medevac.adapters.lease import is_gone, read
 from medevac.adapters.schedulers.slurm.marks import HoldMark, standing_mark, without_mark
 from medevac.adapters.schedulers.slurm.values import WAITS, SlurmJob
-from medevac.ports.errors import PortError, Refused
+from medevac.ports.errors import OutcomeUnknown, PortError, Refused
 
 Run: TypeAlias = Callable[..., Awaitable[str]]
 Need: TypeAlias = Literal["", "release", "requeue"]
@@ -131,18 +132,19 @@ class Watchdog:
         return self._monotonic() - self._ran_out[1] >= self._grace_s
 
     async def _let_go(self, job: SlurmJob, mark: HoldMark, need: Need) -> bool:
-        """False where the controller, or a person, was quicker."""
+        """False where the controller, or a person, was quicker, and where it is tried again: others do not wait."""
         now = await self._look.job(job.id)
         if now is None or now.state != job.state or now.held != job.held or standing_mark(now) != mark:
             return False
         try:
             if need == "requeue":
                 await self._run("scontrol", "requeue", job.id)
-            await self._run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
+            with contextlib.suppress(Refused):  # then Slurm lets it wait for two minutes
+                await self._run("scontrol", "update", f"JobId={job.id}", "StartTime=now")
             if need == "release":
                 await self._run("scontrol", "release", job.id)
             await self._run("scontrol", "update", f"JobId={job.id}", f"AdminComment={without_mark(now.admin_comment)}")
-        except Refused as problem:
+        except (Refused, OutcomeUnknown) as problem:
             log.warning("not let go, tried again", job=job.id, problem=str(problem))
             return False
         return True

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from medevac.adapters.lease import Lease
 from medevac.adapters.schedulers.slurm.marks import HoldMark, with_mark
 from medevac.adapters.schedulers.slurm.values import SlurmJob
-from medevac.ports.errors import Refused
+from medevac.ports.errors import OutcomeUnknown, PortError, Refused
 from medevac.watchdog.watch import Watchdog, needs
 
 NOW = 1_000_000.0
@@ -84,6 +84,7 @@ class Queue:
         self.shown = one
         self.done: list[tuple[str, ...]] = []
         self.refuses = ""
+        self.problem: PortError = Refused("no")
 
     async def jobs(self, *, fresh: bool = False) -> tuple[SlurmJob, ...]:
         return (self.shown,)
@@ -93,7 +94,7 @@ class Queue:
 
     async def run(self, name: str, *words: str) -> str:
         if self.refuses and self.refuses in words:
-            raise Refused("no")
+            raise self.problem
         self.done.append((name, *words))
         return ""
 
@@ -150,9 +151,22 @@ async def test_a_job_that_was_let_go_meanwhile_is_left(tmp_path: Path) -> None:
     assert queue.done == []
 
 
-async def test_what_slurm_refuses_is_tried_again(tmp_path: Path) -> None:
+def test_a_launch_that_failed_after_ours_was_let_go_is_let_go_again() -> None:
+    held = replace(job(replace(ours(), run=1)), restarts=3, reason="launch failed requeued held")
+    assert needs(held, 200.0, LIMIT, gone=True) == "release"
+
+
+async def test_a_start_time_that_is_refused_keeps_no_job_held(tmp_path: Path) -> None:
     queue = Queue(job(ours()))
-    queue.refuses = "release"
+    queue.refuses = "StartTime=now"
+    assert await Watchdog(queue, queue.run, tmp_path / "controller.lease", LIMIT).once() == ("17",)
+    assert ("scontrol", "release", "17") in queue.done
+
+
+@pytest.mark.parametrize("problem", [Refused("no"), OutcomeUnknown("no answer")])
+async def test_what_slurm_refuses_is_tried_again(tmp_path: Path, problem: PortError) -> None:
+    queue = Queue(job(ours()))
+    queue.refuses, queue.problem = "release", problem
     dog = Watchdog(queue, queue.run, tmp_path / "controller.lease", LIMIT)
     assert await dog.once() == ()
     queue.refuses = ""

@@ -40,11 +40,12 @@ def hold_mark(admin_comment: str) -> HoldMark | None:
 
 def standing_mark(job: SlurmJob) -> HoldMark | None:
     """The same, where it still says whose a hold is: a job that has run since our stop was let go by a person, and what
-    holds it now is theirs. Slurm counts a restart once for each time that a run goes back into the queue.
+    holds it now is theirs. Slurm counts a restart once for each time that a run goes back into the queue; one
+    whose launch failed it holds by itself.
     """
     mark = hold_mark(job.admin_comment)
     since = 0 if mark is None or mark.run is None else job.restarts - mark.run
-    ran = since > 1 or (since == 1 and job.state not in WAITS | BETWEEN)
+    ran = (since > 1 and "launch failed" not in job.reason) or (since == 1 and job.state not in WAITS | BETWEEN)
     return None if ran else mark
 
 
