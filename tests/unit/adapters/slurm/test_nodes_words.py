@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from medevac.adapters.schedulers.slurm import parse
-from medevac.adapters.schedulers.slurm.counts import counted
+from medevac.adapters.schedulers.slurm.counts import Counts, counted
 from medevac.adapters.schedulers.slurm.hostlist import compress, expand
 from medevac.adapters.schedulers.slurm.nodemark import NodeMark, node_mark, with_node_mark
+from medevac.adapters.schedulers.slurm.values import SlurmNode
+from medevac.core.actions import GiveBack
+from medevac.ports.errors import Refused
 
+BACK = GiveBack(id="back", node="n1", gpu="GPU-1")
 MARK = NodeMark(low={"GPU-1": "I7"}, weight=10, left=("train",))
 
 # scontrol -o show node, Slurm 22.05.8, of a node that was restricted.
@@ -109,3 +114,26 @@ def test_lists_with_ranges_are_short() -> None:
 @given(st.lists(st.from_regex(r"[a-z]{1,5}-?[0-9]{0,4}", fullmatch=True), max_size=30))
 def test_what_is_compressed_expands_to_the_same(names: list[str]) -> None:
     assert set(expand(compress(names))) == set(names)
+
+
+class Node:
+    """A Slurm with one node, of which one accelerator is left out."""
+
+    def __init__(self) -> None:
+        self.words = [with_node_mark("", NodeMark(fewer={"GPU-1": "hard"}, gres="accel:4"))]
+
+    async def comment(self, _name: str) -> str:
+        return self.words[0]
+
+    async def run(self, *words: str) -> str:
+        self.words.append(words[-1])
+        return ""
+
+
+@pytest.mark.parametrize("name", ["", "other"])
+async def test_a_count_stays_marked_where_the_setting_has_changed_since(name: str) -> None:
+    """Else it would stay too low, and nobody would know why."""
+    node: Any = Node()
+    with pytest.raises(Refused, match="accel:4"):
+        await Counts(node, node, name).more(SlurmNode(name="n1", states=frozenset(), gres="accel:3"), BACK)
+    assert len(node.words) == 1

@@ -42,13 +42,17 @@ class Counts:
             raise Unsupported(str(problem)) from problem
 
     async def more(self, node: SlurmNode, action: GiveBack | Repair) -> None:
-        """Count it again; a count that a person changed meanwhile stays."""
+        """Count it again; a count that a person changed meanwhile stays. Raises `Refused` where the site's setting has
+        changed since.
+        """
         mark = node_mark(await self._look.comment(node.name))
         if action.gpu not in mark.fewer:
             return
         fewer = {name: mode for name, mode in mark.fewer.items() if name != action.gpu}
         now, wanted = (counted(mark.gres, self._name, len(each)) for each in (mark.fewer, fewer))
-        if wanted and node.gres == now:
+        if wanted is None:
+            raise Refused(f"node {node.name}: counted_gres = {self._name!r} is not in {mark.gres}; set it as it was")
+        if node.gres == now:
             await self._set(node.name, wanted)
         await self._write(node.name, replace(mark, fewer=fewer, gres=mark.gres if fewer else ""))
 
