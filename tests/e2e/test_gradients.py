@@ -86,6 +86,11 @@ def test_robust_aggregation_gives_all_ranks_the_same_bits() -> None:
             assert str(WRONG) in left_out or name == "krum"
 
 
+def test_a_rank_that_is_never_finite_is_withstood_where_its_finding_comes_to_nothing() -> None:
+    for each in told():
+        assert each["nan_withstood"] == {"begun": list(range(6)), "told": [], "finite": True}
+
+
 def test_training_goes_on_where_the_mean_is_lost() -> None:
     losses = told()[0]["robust_training"]
     first, last = losses["mean"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from medevac.torch import Guard
-from medevac.torch.aggregate import METHODS, Aggregate, MultiKrum
+from medevac.torch.aggregate import METHODS, Aggregate, Median, MultiKrum
 from medevac.torch.gradient_crc import GradientCrc
 from medevac.torch.links import Link
 from medevac.torch.robust import RobustHook
@@ -266,6 +267,21 @@ def robust_training() -> Any:
     return {name: [each[0], each[-1]] for name, each in losses.items()}
 
 
+def nan_withstood() -> Any:
+    """One rank's gradients are never finite, and the Guard lets that be."""
+
+    class Spoilt(Link):
+        def before(self, gradients: Tensor, index: int) -> None:
+            if dist.get_rank() == WRONG:
+                gradients.fill_(torch.nan)
+
+    hook = RobustHook(Median(1))
+    guard, told = guarded(network(), hook=hook, links=(Spoilt(),), on_bad="replay", replay=lambda found: None)
+    guard._chain.links = guard._chain.links[::-1]
+    begun = trained(guard, 6)
+    return {"begun": begun, "told": told.lines, "finite": all(map(math.isfinite, parameters(guard.model)))}
+
+
 STORIES = (
     crc_ready,
     crc_optimizer,
@@ -277,6 +293,7 @@ STORIES = (
     sub_groups,
     robust,
     robust_training,
+    nan_withstood,
 )
 
 
