@@ -82,7 +82,7 @@ def decode(
         from medevac.cli.decode_follow import follow_log
 
         return follow_log(files, wanted, json=json)
-    if html is not None and not html.parent.is_dir():  # before hours of reading
+    if html is not None and not os.path.isdir(html.parent):  # noqa: PTH112 - before hours of reading; never raises
         raise CommandError(f"--html {html}: cannot be written: there is no folder {html.parent}")
     output = Output(json=json or (incidents), csv=csv, incidents=incidents, html=html)
     return read_logs(_inputs(files), wanted, output, recursive=recursive)

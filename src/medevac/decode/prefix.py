@@ -50,6 +50,7 @@ _ISO_AT = re.compile(rf"{_ISO.replace('-', '[-/]', 2)}(?= |$)")
 # journalctl -o short-full (its zone is a name) and -o short-unix
 _FULL = re.compile(r"[^\W\d_]{2,4}\.? (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: ([A-Z]{2,5}|[+-]\d\d(?:\d\d)?))?(?= )")
 _UNIX = re.compile(r"(\d{9,10}\.\d{3,9})(?= \S{1,254} [\w./@-]{1,64}(?:\[\d{1,10}\])?: )")
+_UTC = re.compile(r" (?:UTC|GMT)(?= )")  # the zone of a date, as a word
 _CRI = re.compile(r" (?:stdout|stderr) [FP] ")
 _SYSLOG = re.compile(
     r"(?:(\d{4}) )?([^\W\d_]{3,10}\.?|\d{1,2}月) {1,2}(\d{1,2}) (?:(\d{4}) )?"
@@ -225,10 +226,11 @@ def _digits(head: Head, line: str, at: int, clock: Clock) -> int:
         clock.note(head.at)
         return _host(head, line, match.end())
     if match := _ISO_AT.match(line, at):
-        head.at = clock.iso(match[1], match[2], match[3])
+        zone = _UTC.match(line, match.end())
+        head.at = clock.iso(match[1], match[2], "Z" if zone else match[3])
         if cri := _CRI.match(line, match.end()):
             return cri.end()
-        return _host(head, line, match.end())
+        return _host(head, line, zone.end() if zone else match.end())
     return _word(head, line, at, clock)
 
 
