@@ -171,7 +171,8 @@ class Warm:
             with socket.socket(fileno=descriptors[0]) as keeper:
                 stale = next((path for path, then in self._files.items() if modified(path) != then), "")
                 if stale or self.refused:
-                    keeper.send(json.dumps({"problem": self.refused or f"{stale} has changed"}).encode())
+                    with contextlib.suppress(OSError):
+                        keeper.send(json.dumps({"problem": self.refused or f"{stale} has changed"}).encode())
                 elif self._forked(keeper, order):
                     link.close()
                     self._draw_anew()
@@ -187,8 +188,7 @@ class Warm:
             os._exit(0)
         belong_to(order["keeper"])
         os.setsid() if order["session"] else os.setpgid(0, 0)
-        keeper.send(json.dumps({"pid": os.getpid()}).encode())
-        if not keeper.recv(1):
+        if not leave_to_go_on(keeper):
             os._exit(128 + signal.SIGKILL)
         return True
 
@@ -272,6 +272,15 @@ def modified(path: str) -> int:
         return Path(path).stat().st_mtime_ns
     except OSError:
         return 0
+
+
+def leave_to_go_on(keeper: socket.socket) -> bool:
+    """Say our pid and wait for leave; False where nobody waits for this rank any more."""
+    try:
+        keeper.send(json.dumps({"pid": os.getpid()}).encode())
+        return bool(keeper.recv(1))
+    except OSError:
+        return False
 
 
 def belong_to(keeper: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,8 @@ import torch
 import torch.distributed as dist
 
 from medevac.core.events import SealRank
+
+log = logging.getLogger("medevac.torch")
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +39,8 @@ def here(environ: Mapping[str, str] = os.environ) -> Place:
     """This process's place: by the process group if there is one, the environment and the CUDA device."""
     grouped = dist.is_available() and dist.is_initialized()
     rank = dist.get_rank() if grouped else _number(environ, "RANK", 0)
+    if not grouped and _number(environ, "WORLD_SIZE", 1) > 1:
+        log.warning("there is no process group yet: this rank saves, skips and rolls back for itself alone")
     local = _number(environ, "LOCAL_RANK", rank)
     gpu, pci = _cuda(local) if torch.cuda.is_available() else _told(environ, local)
     return Place(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 
 import pytest
 
+from medevac.client import warm
 from medevac.client.forks import interpreter
 from medevac.client.warm import Watched, is_own, top_level_imports
 
@@ -66,3 +68,21 @@ def test_a_question_for_a_variable_of_a_rank_is_noticed(asks: str, monkeypatch: 
     assert len(Watched.asked) == 1
     assert all(is_own(name) for name in Watched.asked)
     Watched.asked.clear()
+
+
+def test_a_rank_that_nobody_waits_for_has_no_leave() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.close()
+    assert not warm.leave_to_go_on(ours)
+    ours.close()
+
+
+def test_a_refused_order_that_nobody_waits_for_ends_nothing() -> None:
+    link, keeper = (socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    made = warm.Warm({"argv": ["a.py"], "cwd": ".", "imports": (), "leave": ()})
+    made.refused = "a thread runs"
+    socket.send_fds(link[0], [b"{}"], [keeper[1].fileno()])
+    for end in (*keeper, link[0]):
+        end.close()
+    assert made.serve(link[1]) is None
+    link[1].close()

@@ -20,7 +20,7 @@ from medevac.core.seal import SEAL, Seal, encode_seal
 from medevac.torch import CheckpointManager, Guard, Stop, lineage, saver
 from medevac.torch.ecc import EccWatch
 from medevac.torch.links import Chain
-from medevac.torch.place import Place
+from medevac.torch.place import Place, here
 from medevac.torch.wire import Reader, Save, Saved, readable, send
 
 pytestmark = pytest.mark.e2e
@@ -186,3 +186,11 @@ def test_a_rank_whose_saver_is_gone_holds_up_no_other(tmp_path: Path) -> None:
 def test_a_model_that_is_not_the_wrapped_one_is_said(caplog: pytest.LogCaptureFixture) -> None:
     Chain(()).attach(nn.Linear(2, 2))
     assert "neither DDP nor FSDP2" in caplog.text
+
+
+def test_a_guard_before_its_process_group_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert here({"RANK": "1", "WORLD_SIZE": "2"}).rank == 1
+    assert "no process group yet" in caplog.text
+    caplog.clear()
+    here({"RANK": "0", "WORLD_SIZE": "1"})
+    assert not caplog.text
