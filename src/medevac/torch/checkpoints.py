@@ -6,11 +6,9 @@ import logging
 import math
 import os
 import secrets
-import shutil
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -35,7 +33,7 @@ from medevac.torch.layout import (
 from medevac.torch.lineage import Keep
 from medevac.torch.place import Place, here
 from medevac.torch.reader import InMemory
-from medevac.torch.saver import REPLACED, STAGING, no_part
+from medevac.torch.saver import STAGING, no_part
 from medevac.torch.saver_link import SaverLink
 from medevac.torch.state import Stateful, TrainingState
 from medevac.torch.wire import Layout, Piece, Save, Saved, Segment
@@ -50,9 +48,6 @@ FIRST_AUTO_S = 60.0
 SAVE_SECONDS = 1800.0
 ENDING_SECONDS = 10.0
 """How long an idle saver may take to leave; it is only waited for so that it is not left behind in a test."""
-
-STALE_SECONDS = 3600.0
-"""A staging folder untouched for so long belongs to nobody."""
 
 
 class _Plan(msgspec.Struct, kw_only=True):
@@ -314,22 +309,33 @@ class CheckpointManager:
         """Compare a checkpoint with its seal, each rank its share of it; the first problem in words.
 
         What savers on this machine hold of it is compared instead, and loaded next, where all ranks find all of it
-        there as it was captured. On all ranks together; all get the same answer.
+        there as it was captured. On all ranks together; all get the same answer, or OSError where one cannot read it.
         """
         try:
             seal = next(known.seal for known in lineage.survey(path.parent) if known.path.name == path.name)
         except (OSError, StopIteration):
             seal = None
         held = self._in_memory(path, seal) if seal else {}
-        if not all(self._gathered(bool(held))):
-            held = {}
+        seen = self._gathered((bool(held), bool(seal)))
+        held = held if all(one for one, _ in seen) else {}
         self._held = (path, held) if held else None
-        found = f"{path}: has no seal that can be read"
+        if any(sealed for _, sealed in seen):
+            return self._compared(path, seal, held)
+        return f"{path}: has no seal that can be read"
+
+    def _compared(self, path: Path, seal: Seal | None, held: Mapping[str, InMemory]) -> str:
+        found, unread = "", "" if seal else f"{path} is not to be seen by {self._place}"
         if seal:
             rest = {name: file for name, file in seal.files.items() if name not in held}
             left = msgspec.structs.replace(seal, files=rest)
-            found = lineage.verify(path, left, part=self._place.rank, parts=self._place.world)
-        return next(filter(None, self._gathered(found)), "")
+            try:
+                found = lineage.verify(path, left, part=self._place.rank, parts=self._place.world)
+            except OSError as problem:
+                unread = f"{problem.filename}: {problem.strerror} ({self._place})"
+        told = self._gathered((found, unread))
+        if problems := [why for _, why in told if why]:
+            raise OSError(problems[0])
+        return next(filter(None, (why for why, _ in told)), "")
 
     def _in_memory(self, path: Path, seal: Seal) -> dict[str, InMemory]:
         """All data files as savers hold them, this rank's share of them compared; empty where one of them is not."""
@@ -366,14 +372,6 @@ class CheckpointManager:
         self._saved_at = time.monotonic()
         return step
 
-    def sweep(self) -> None:
-        """Remove what killed saves left: at an attempt's start, by rank 0. A saver that still writes is left alone."""
-        with suppress(OSError):
-            for path in self.folder.iterdir():
-                if path.name.startswith((STAGING, REPLACED)) and _untouched(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                    path.unlink(missing_ok=True) if path.is_file() else None
-
 
 def _layout(plan: _Plan, parts: Sequence[Part], rank: int) -> Layout:
     pieces = []
@@ -389,10 +387,3 @@ def optimal_interval(stall_s: float, save_s: float, mtbf_s: float) -> float:
     save takes. Save time and detection delay shift what is lost, not where the least of it is (docs/torch.md).
     """
     return max(math.sqrt(2 * stall_s * mtbf_s), 1.5 * save_s, 1.0)
-
-
-def _untouched(path: Path) -> bool:
-    try:
-        return time.time() - path.stat().st_mtime > STALE_SECONDS
-    except OSError:
-        return False

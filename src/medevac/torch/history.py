@@ -17,6 +17,7 @@ from medevac.core.seal import step_of
 from medevac.torch import lineage
 from medevac.torch.checkpoints import CheckpointManager
 from medevac.torch.place import Place
+from medevac.torch.saver import sweep
 from medevac.torch.stop import ROLL_BACK, SUSPECT, Stop
 
 log = logging.getLogger("medevac.torch")
@@ -47,10 +48,10 @@ class History:
         Raises `Stop` (86) when what Medevac named is not what was sealed.
         """
         if self._place.rank == 0 and self.checkpoints:
-            self.checkpoints.sweep()
+            sweep(self.checkpoints.folder)
         while path := self._agreed(self._wanted):
             assert self.checkpoints
-            problem = self.checkpoints.verify(path)
+            problem = self._verified(path)
             if not problem:
                 return Resumed(step=self.checkpoints.load(path), path=path)
             self.doubt([step_of(path.name) or 0], "condemned", problem)
@@ -83,6 +84,14 @@ class History:
         path: Path | None = chosen[0]
         return path
 
+    def _verified(self, path: Path) -> str:
+        """What is wrong with it. Raises `Stop` (85): what cannot be read now is not wrong, and nothing is loaded."""
+        assert self.checkpoints
+        try:
+            return self.checkpoints.verify(path)
+        except OSError as problem:
+            raise Stop(ROLL_BACK, f"{path} cannot be read: {problem}") from problem
+
     def roll_back(self, bad_step: int, why: str) -> int:
         """Put the newest clean checkpoint from before `bad_step` was taken back in place; returns its step.
 
@@ -95,7 +104,7 @@ class History:
             path = self._agreed(lambda: self.checkpoints.newest_clean(bad_step + 1) if self.checkpoints else None)
             if path is None:
                 raise Stop(ROLL_BACK, f"{why}, and there is no clean checkpoint to go back to")
-            problem = self.checkpoints.verify(path)
+            problem = self._verified(path)
             if not problem:
                 break
             self.doubt([step_of(path.name) or 0], "condemned", problem)

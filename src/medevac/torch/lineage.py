@@ -105,7 +105,10 @@ def judge(folder: Path, steps: Iterable[int], state: CheckpointState, why: str) 
 
 
 def verify(path: Path, seal: Seal, *, part: int = 0, parts: int = 1) -> str:
-    """The first difference between the files and the seal in words, "" for none; every `parts`-th file from `part`."""
+    """The first difference between the files and the seal in words, "" for none; every `parts`-th file from `part`.
+
+    Raises OSError for a file that is there and cannot be read: that says nothing of what it holds.
+    """
     mine = sorted(seal.files.items())[part::parts]
     if not seal.files:
         return "the seal names no files"
@@ -116,8 +119,8 @@ def _differs(path: Path, name: str, file: SealedFile) -> str:
     kind, _, sealed = file.hash.partition(":")
     try:
         size, found = hash_file(path / name, kind, len(sealed))
-    except OSError as error:
-        return f"{name}: {error.strerror}"
+    except FileNotFoundError:
+        return f"{name}: is not there"
     if size != file.size:
         return f"{name}: {size} bytes, sealed with {file.size}"
     return "" if found == sealed else f"{name}: content differs from its seal ({kind} {found}, sealed {sealed})"

@@ -36,6 +36,9 @@ REPLACED = ".replaced-"
 PARTS_SECONDS = 1800.0
 """How long the other ranks' parts are waited for: a slow shared disk, not a hang of the training."""
 
+STALE_SECONDS = 3600.0
+"""A staging folder untouched for so long belongs to nobody."""
+
 STAY_SECONDS = 0.5
 """How often a saver that stays looks whether it is still of use."""
 
@@ -312,6 +315,15 @@ def publish(staging: Path, target: Path) -> None:
         raise
     sync_folder(target.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed saves left: at an attempt's start, by rank 0. A saver that still writes is left alone."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name.startswith((STAGING, REPLACED)) and time.time() - path.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+                path.unlink(missing_ok=True) if path.is_file() else None
 
 
 def sync_folder(path: Path) -> None:

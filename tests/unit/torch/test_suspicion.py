@@ -194,3 +194,31 @@ def test_a_guard_before_its_process_group_is_said(caplog: pytest.LogCaptureFixtu
     caplog.clear()
     here({"RANK": "0", "WORLD_SIZE": "1"})
     assert not caplog.text
+
+
+def test_a_file_that_cannot_be_read_now_condemns_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path)
+    assert guard.checkpoints
+    assert guard.checkpoints.save(3, wait=True)
+
+    def stale(path: Path, *_: object) -> tuple[int, str]:
+        raise OSError(116, "Stale file handle", str(path))
+
+    monkeypatch.setattr(lineage, "hash_file", stale)
+    with pytest.raises(Stop, match="Stale file handle") as stop:
+        guard.resume()
+    guard.close()
+    assert stop.value.code == 85
+    assert states(tmp_path) == {3: "clean"}
+
+
+def test_a_file_that_is_gone_condemns_its_checkpoint(tmp_path: Path) -> None:
+    model, optimizer = made()
+    guard = Guard(model, optimizer, checkpoint_dir=tmp_path)
+    assert guard.checkpoints
+    assert guard.checkpoints.save(3, wait=True)
+    (tmp_path / "step_00000003" / "__0_0.distcp").unlink()
+    assert guard.resume().path is None
+    guard.close()
+    assert states(tmp_path) == {3: "condemned"}
