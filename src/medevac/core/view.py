@@ -299,7 +299,7 @@ class View(Struct, frozen=True, kw_only=True):
         return view._returned(who, at) if on in {"settled", "mended"} and moved.target == "healthy" else view
 
     def _returned(self, name: str, at: float) -> View:
-        """Repaired and given back: earlier evidence and doubt end here, incidents with nothing left out close."""
+        """Given back: earlier evidence, doubt and blame end here, incidents with nothing left out close."""
         doubts = self.doubts
         for each in (name, some_gpu_of(self.owners.get(name, name))):
             ended = tuple(d if d.until is not None else replace(d, until=at) for d in doubts.get(each, ()))
@@ -309,6 +309,10 @@ class View(Struct, frozen=True, kw_only=True):
             names = {finding.part.name for finding in incident.findings}
             if name in names and all(view.device(each).state == "healthy" for each in names):
                 view = replace(view, incidents=view.incidents.set(key, replace(incident, closed=True)))
+        for key, job in ordered(view.jobs):
+            if name in job.culprits:
+                others = tuple(culprit for culprit in job.culprits if culprit != name)
+                view = view._with_job(key, replace(job, culprits=others))
         return view
 
     def _with_action(self, action: AnyAction, at: float) -> View:

@@ -85,24 +85,19 @@ class Guard:
         self.client = client or Client.from_env()
         self.place = here()
         self.model, self.optimizer, self._scaler = model, optimizer, scaler
-        self._on_bad, self._checks, self._replay = on_bad, checks, replay
-        self._seed, self._save_last = seed, save_last
+        self._on_bad, self._checks, self._replay, self._seed, self._save_last = on_bad, checks, replay, seed, save_last
         folder = checkpoint_dir or os.environ.get("MEDEVAC_CHECKPOINT_DIR")
         self.checkpoints = self._manager(folder, extra or {}, saving) if folder else None
         self.history = History(self.checkpoints, self.place, self.client, max_roll_backs)
         self._bridge = Bridge(self.place.rank, self.place.world, _device(model))
         self._bridge.follows = hook is None
         self._chain = Chain((self._bridge, *links, *(check for check in checks if isinstance(check, Link))))
-        self._ecc = EccWatch(self.place.gpu if ecc_every else "", ecc_command)
-        self._ecc_every = max(ecc_every, 1)
-        self._readings = Readings()
-        self._spikes = SpikeWatch(replay=on_spike == "replay")
-        self._step = self._next = 0
-        self._best = -1
+        self._ecc, self._ecc_every = EccWatch(self.place.gpu if ecc_every else "", ecc_command), max(ecc_every, 1)
+        self._readings, self._spikes = Readings(), SpikeWatch(replay=on_spike == "replay")
+        self._step, self._next, self._best = 0, 0, -1
         self._kept: int | None = None
         """The step that was loaded or saved last, on all ranks alike, whether or not the save went well."""
-        self._began = 0.0
-        self._told = Told(words=())
+        self._began, self._told = 0.0, Told(words=())
         self._restore: Finding | None = None
         self._caught = self._again = False
         if scaler is not None:

@@ -119,3 +119,15 @@ def test_only_ranks_of_our_own_have_gpus_to_be_blamed() -> None:
     agents, ranks = started().view.jobs["job"], started(gpus_per_rank=1).view.jobs["job"]
     assert [agents.own_gpus(rank) for rank in (0, 1, None)] == [(), (), ()]
     assert [ranks.own_gpus(rank) for rank in (0, 9, None)] == [ranks.ranks[0].gpus, (), ()]
+
+
+def test_what_a_person_gave_back_is_not_blamed_for_the_job_any_more() -> None:
+    told = started(gpus_per_rank=1)
+    told.tell(sealed(told, 10, 3.0), xid(79, "g00", 5.0))
+    told.settle(5.5)
+    told.tell(ev.AttemptEnded(at=6.0, job="job", attempt=1, code=84, exits=(ev.RankExit(rank=0, code=84, at=6.0),)))
+    assert "g00" in told.view.jobs["job"].culprits
+    told.tell(ev.OrderGiven(at=20.0, what="return", target="g00", who="a person"))
+    told.settle(21.0)
+    assert told.view.device("g00").state == "healthy"
+    assert "g00" not in told.view.jobs["job"].culprits
