@@ -17,6 +17,7 @@ from medevac.controller.intake import Intake
 from medevac.controller.loop import Loop
 from medevac.controller.patience import patiently
 from medevac.controller.perform import Performer
+from medevac.controller.resumed import Resumed
 from medevac.controller.sources import OBSERVE_S, UNREADABLE, Alarm, follow, observe, scan
 from medevac.core.actions import AnyAction, ExamineAttempt
 from medevac.core.events import AnyEvent, AttemptExamined, ClusterSeen, JobSubmitted, OutputRead, WatchBegan
@@ -149,8 +150,8 @@ class Runtime:
         return (seen,) if {node.name: node for node in seen.nodes} != dict(self.loop.view.nodes) else ()
 
     async def _look_around(self, tasks: asyncio.TaskGroup, every_s: float) -> None:
-        """For ever: nodes that are new are taken in, and what tells of them is followed."""
-        said, clock, pause = "", self._ports.clock, every_s
+        """For ever: nodes that are new are taken in, and what tells of them is followed; and what people gave back."""
+        said, clock, pause, resumed = "", self._ports.clock, every_s, Resumed()
         while True:
             await clock.sleep(pause)
             self._ports.fence()
@@ -159,6 +160,9 @@ class Runtime:
                 if changed := self._changed(await self._ports.scheduler.cluster()):
                     await self.intake.take(changed)
                 self._listen_to_new(tasks)
+                out = await self._ports.scheduler.isolated()
+                if orders := resumed.look(self.loop.view, out, clock.now()):
+                    await self.intake.take(orders)
             except (*UNREADABLE, ConfigError) as problem:
                 if str(problem) != said:
                     log.warning("the nodes cannot be looked for, tried again", problem=str(problem))
