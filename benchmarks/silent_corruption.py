@@ -1,6 +1,6 @@
 """What finds corruption that no counter reports, what it costs, and what it misses.
 
-    python benchmarks/silent_corruption.py [--json] [--full] [--only cost|matrix|counts]
+    python benchmarks/silent_corruption.py [--json] [--full] [--only cost|robust|matrix|counts]
 
 `--full`: 100,000 injections and 100,000 clean steps, the numbers that docs/silent-corruption.md gives; else a tenth.
 Replicas of matrix and counts are simulated in one process: what is compared is what ranks would send each other.
@@ -220,11 +220,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--full", action="store_true", help="100,000 injections and clean steps")
     parser.add_argument("--compiled", action="store_true", help="the compiled form, too: needs a C++ compiler")
-    parser.add_argument("--only", choices=("cost", "matrix", "counts"))
+    parser.add_argument("--only", choices=("cost", "robust", "matrix", "counts"))
     given = parser.parse_args()
     rows: dict[str, object] = {"benchmark": "silent_corruption"}
     if given.only in {None, "cost"}:
         rows |= rate_rows(compiled=given.compiled) | share_rows() | gradients.cost_rows()
+    if given.only in {None, "robust"}:
+        rows |= gradients.comm_rows() | gradients.robust_rows()
     if given.only in {None, "counts"}:
         count = 100_000 if given.full else 10_000
         rows |= {"injections": count, "bitflips_missed_by_replica_hash": missed(count)}
