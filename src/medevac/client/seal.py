@@ -19,6 +19,7 @@ from typing import Protocol
 
 import msgspec
 
+from medevac.client.lineage import carry_doubts
 from medevac.core.seal import SEAL, Seal, SealedFile, encode_seal, step_folder, step_of
 
 STAGING = ".saving-"
@@ -47,15 +48,17 @@ HASH, _new_digest = _hash()
 def sealed(folder: Path, draft: Seal) -> Iterator[Path]:
     """A folder to write the draft's step into; on leaving it is sealed and renamed into place.
 
-    A folder of the same step, left by an attempt that was given up, is replaced. Raises OSError when the disk does
-    (full, read-only, gone); the step's folder then is as it was before.
+    A folder of the same step, left by an attempt that was given up, is replaced; what continued it stays as
+    suspect as it was. Raises OSError when the disk does (full, read-only, gone); the step's folder then is as it was
+    before.
     """
+    began = time.time()
     staging = folder / f"{STAGING}{step_folder(draft.step)}.{os.getpid()}"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
     try:
         yield staging
-        seal(staging, draft)
+        carry_doubts(folder, began, seal(staging, draft))
         _publish(staging, folder / step_folder(draft.step))
     finally:
         shutil.rmtree(staging, ignore_errors=True)

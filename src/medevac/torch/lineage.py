@@ -1,26 +1,34 @@
-"""Which checkpoints of a folder may be resumed from. Needs no torch.
+"""Which checkpoints of a folder may be resumed from, and which stay. Needs no torch.
 
-A checkpoint is clean when its seal can be read, no newer verdict of `medevac-lineage.jsonl` doubts it, and none doubts
-one that it continues.
+Which are doubted is `medevac.client.lineage`'s: also for jobs without torch.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 import xxhash
 
-from medevac.core.seal import LINEAGE, SEAL, CheckpointState, Seal, SealedFile, Verdict, decode_seal, step_of
+from medevac.client.lineage import Known, carry_doubts, judge, keep_doubts, survey
+from medevac.core.seal import Seal, SealedFile
 
-WRITER = "medevac.torch"
+__all__ = [
+    "Keep",
+    "Known",
+    "carry_doubts",
+    "hash_file",
+    "judge",
+    "newest_clean",
+    "prune",
+    "survey",
+    "verify",
+]
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,33 +44,6 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
 _CHUNK = 4 << 20
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """A sealed checkpoint and what is thought of it."""
-
-    step: int
-    path: Path
-    seal: Seal
-    state: CheckpointState = "clean"
-    why: str = ""
-
-
-def survey(folder: Path) -> list[Known]:
-    """All sealed checkpoints of the folder, oldest step first. Raises OSError."""
-    verdicts = read_verdicts(folder)
-    found: dict[int, Known] = {}
-    for step, path, seal in sorted(_sealed(folder), key=lambda one: one[0]):
-        verdict = verdicts.get(step)
-        parent = found.get(seal.parent) if seal.parent is not None else None
-        state: CheckpointState = "clean"
-        why = ""
-        if verdict and verdict.at >= seal.at:
-            state, why = verdict.state, verdict.why
-        elif parent and parent.state != "clean":
-            state, why = "suspect", f"it continues step {parent.step}"
-        found[step] = Known(step=step, path=path, seal=seal, state=state, why=why)
-    return list(found.values())
-
-
 def newest_clean(folder: str | os.PathLike[str], before_step: int | None = None) -> Path | None:
     """The step folder to resume from, None where none is clean. Its files are not read: see `verify`."""
     clean = [
@@ -71,37 +52,6 @@ def newest_clean(folder: str | os.PathLike[str], before_step: int | None = None)
         if known.state == "clean" and (before_step is None or known.step < before_step)
     ]
     return clean[-1].path if clean else None
-
-
-def read_verdicts(folder: Path) -> dict[int, Verdict]:
-    """The last verdict on each step; lines that are none are passed over."""
-    found = {}
-    try:
-        lines = (folder / LINEAGE).read_bytes().splitlines()
-    except FileNotFoundError:
-        return {}
-    for line in lines:
-        with contextlib.suppress(ValueError):
-            verdict = msgspec.json.decode(line, type=Verdict)
-            found[verdict.step] = verdict
-    return found
-
-
-def judge(folder: Path, steps: Iterable[int], state: CheckpointState, why: str) -> None:
-    """Append a verdict on each step, durable on return. Raises OSError."""
-    lines = [msgspec.json.encode(Verdict(step=step, state=state, why=why, at=time.time(), by=WRITER)) for step in steps]
-    if not lines:
-        return
-    fd = os.open(folder / LINEAGE, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        with contextlib.suppress(OSError):  # some file systems have no locks; O_APPEND alone keeps lines apart
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        end = os.fstat(fd).st_size
-        torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
-        os.write(fd, (b"\n" if torn else b"") + b"".join(line + b"\n" for line in lines))
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def verify(path: Path, seal: Seal, *, part: int = 0, parts: int = 1) -> str:
@@ -162,15 +112,6 @@ def prune(folder: Path, keep: Keep) -> list[int]:
     return removed
 
 
-def keep_doubts(folder: Path, known: list[Known], going: set[int]) -> None:
-    """Write down what would be forgotten with the ones that go, or that others of the same step replace: doubt that a
-    staying one only inherits. Raises OSError.
-    """
-    heirs = [one for one in known if one.step not in going and one.state != "clean" and one.seal.parent in going]
-    for one in heirs:
-        judge(folder, [one.step], one.state, one.why)
-
-
 def _too_many(known: list[Known], keep: Keep, now: float) -> list[Known]:
     clean = [one for one in known if one.state == "clean"]
     if not clean:
@@ -184,18 +125,3 @@ def _too_many(known: list[Known], keep: Keep, now: float) -> list[Known]:
     stays = {one.step for one in known if one.step >= newest or (one.step in young and one.step >= oldest)}
     stays |= marks & young
     return [one for one in known if one.step not in stays]
-
-
-def _sealed(folder: Path) -> Iterable[tuple[int, Path, Seal]]:
-    try:
-        paths = list(folder.iterdir())
-    except FileNotFoundError:
-        return
-    for path in paths:
-        step = step_of(path.name)
-        if step is None:
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            seal = decode_seal((path / SEAL).read_bytes())
-            if seal.step == step:
-                yield step, path, seal

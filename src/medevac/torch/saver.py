@@ -240,21 +240,10 @@ def finish(staging: Path, save: Save, own: str, part: Part) -> str:
         path.unlink()
     made: Seal = msgspec.structs.replace(save.seal, at=time.time(), files=files)
     leave(staging / SEAL, encode_seal(made))
-    _keep_doubts(Path(save.folder), save.seal.at, made)
+    lineage.carry_doubts(Path(save.folder), save.seal.at, made)
     publish(staging, Path(save.folder) / step_folder(save.step))
     _afterwards(save)
     return ""
-
-
-def _keep_doubts(folder: Path, captured_at: float, made: Seal) -> None:
-    """A verdict that came while this was being written is on this, so it is given again, now later than the seal; one
-    on a checkpoint that this replaces lives on in those that continued it. Raises OSError.
-    """
-    told = lineage.read_verdicts(folder).get(made.step)
-    if told and told.state != "clean" and captured_at <= told.at < made.at:
-        lineage.judge(folder, [made.step], told.state, told.why)
-    if (folder / step_folder(made.step)).exists():
-        lineage.keep_doubts(folder, lineage.survey(folder), {made.step})
 
 
 def _others(staging: Path, save: Save, own: str) -> dict[str, Part]:

@@ -8,8 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from medevac.client import lineage
 from medevac.client import seal as sealing
 from medevac.client.seal import newest, sealed, sweep
 from medevac.core.events import SealRank
@@ -88,3 +90,20 @@ def test_the_newest_is_the_highest_step(tmp_path: Path) -> None:
     (tmp_path / "step_999").mkdir()
     (tmp_path / "latest_clean").symlink_to("step_00000020")
     assert newest(tmp_path) == tmp_path / "step_00000100"
+
+
+def test_what_continued_a_suspect_one_stays_suspect_when_that_is_sealed_anew(tmp_path: Path) -> None:
+    for step, parent in ((20, None), (40, 20), (60, 40), (80, 60)):
+        with sealed(tmp_path, msgspec.structs.replace(draft(step), parent=parent)) as staging:
+            (staging / "x").write_text("x")
+    lineage.judge(tmp_path, [40], "suspect", "a test")
+    save(tmp_path, 40, "done again from step 20")
+    states = {known.step: known.state for known in lineage.survey(tmp_path)}
+    assert states == {20: "clean", 40: "clean", 60: "suspect", 80: "suspect"}
+
+
+def test_doubt_that_comes_while_a_checkpoint_is_written_is_on_it(tmp_path: Path) -> None:
+    with sealed(tmp_path, draft(40)) as staging:
+        (staging / "x").write_text("x")
+        lineage.judge(tmp_path, [40], "suspect", "an uncorrected error")
+    assert [known.state for known in lineage.survey(tmp_path)] == ["suspect"]
