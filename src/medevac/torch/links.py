@@ -48,7 +48,6 @@ class Chain:
         self.links = tuple(links)
         self.attached = ""
         self._after = tuple(link for link in links if link.watches_after)
-        self._buckets = 0
 
     def attach(self, model: torch.nn.Module, user_hook: Reduce | None = None) -> None:
         """Stand around the model's reduction. One that cannot be joined costs one line, and the naming of ranks."""
