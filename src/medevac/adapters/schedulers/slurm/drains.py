@@ -7,7 +7,7 @@ import structlog
 from medevac.adapters.schedulers.slurm.commands import Commands
 from medevac.adapters.schedulers.slurm.counts import Counts
 from medevac.adapters.schedulers.slurm.look import Look
-from medevac.adapters.schedulers.slurm.marks import DrainTag, Mode, drain_tag
+from medevac.adapters.schedulers.slurm.marks import AUTOMATIC, DrainTag, Mode, drain_tag
 from medevac.adapters.schedulers.slurm.memory import Memory
 from medevac.adapters.schedulers.slurm.nodemark import node_mark
 from medevac.adapters.schedulers.slurm.reserve import Reservations
@@ -16,6 +16,7 @@ from medevac.adapters.schedulers.slurm.values import SlurmNode
 from medevac.core.actions import GiveBack, Isolate
 from medevac.ports.errors import OutcomeUnknown, PortError, Unsupported
 
+DOWN = frozenset({"DOWN", "FAIL", "FAILING"})
 log = structlog.get_logger(__name__)
 
 
@@ -39,10 +40,9 @@ class Drains:
         if action.id in self._memory.nodes().done:
             return
         node = await self._look.part(action.node, action.gpu)
-        theirs = node.drained and node.reason and not ours(node).out
-        if not theirs and not await self._counted(node, action):
+        if not theirs(node) and not await self._counted(node, action):
             await self._out(node, action)
-        self._memory.node_order_done(action.id)  # a person's drain: it is out, and not ours to give back
+        self._memory.node_order_done(action.id)  # what a person took out is out, and not ours to give back
 
     async def _out(self, node: SlurmNode, action: Isolate) -> None:
         tag, target = ours(node), action.gpu or action.node
@@ -121,3 +121,11 @@ def ours(node: SlurmNode) -> DrainTag:
     """What of a drained node is out by our hand: a tag that outlived its drain says nothing."""
     tag = drain_tag(node.reason) if node.drained else None
     return tag or DrainTag(out={})
+
+
+def theirs(node: SlurmNode) -> bool:
+    """Out by somebody else's hand: a drain that is not ours, or down for a reason that Slurm does not give itself."""
+    if node.drained:
+        return not ours(node).out
+    reason = node.reason
+    return bool(node.states & DOWN and reason and not AUTOMATIC.search(reason) and drain_tag(reason) is None)

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from medevac.adapters.schedulers.slurm import parse
 from medevac.adapters.schedulers.slurm.commands import Commands
-from medevac.adapters.schedulers.slurm.marks import drain_tag
+from medevac.adapters.schedulers.slurm.marks import AUTOMATIC, drain_tag
 from medevac.core.compare import Deed
 from medevac.ports.errors import Refused, Unsupported
 
@@ -21,14 +21,6 @@ JOBS = "JobID,State,Submit,Start,End,User,UID"
 EVENTS = "NodeName,TimeStart,TimeEnd,State,Reason,User"
 ITSELF = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
 """After these Slurm runs a job again by itself."""
-
-_AUTOMATIC = re.compile(
-    r"not responding|unexpectedly rebooted|kill task failed|prolog (?:error|failed)|epilog error|duplicate jobid|"
-    r"low (?:realmemory|tmpdisk|socket|cores|cpus)|gres/\S+ count|node silently failed|scheduler'?s? reboot|"
-    r"batch job complete failure|invalid registration|maint|reboot asap",
-    re.IGNORECASE,
-)
-"""Reasons that slurmctld and slurmd write themselves."""
 
 _SIGNED = re.compile(r"(.*) \[([^\]@\s]*)@(\d{4}-\d\d-\d\dT[\d:]+)\]", re.DOTALL)
 _CANCELLED = re.compile(r"CANCELLED by (\d+)")
@@ -80,7 +72,7 @@ def node_deeds(rows: Iterable[Row]) -> Iterator[Deed]:
         signed = _SIGNED.fullmatch(reason)
         why, who = (signed[1], signed[2]) if signed else (reason, row["User"].partition("(")[0])
         out = any(word.startswith(("DRAIN", "DOWN", "FAIL")) for word in state)
-        if not node or not out or not why or _AUTOMATIC.search(why) or drain_tag(why):
+        if not node or not out or not why or AUTOMATIC.search(why) or "maint" in why.lower() or drain_tag(why):
             continue
         at = parse.seconds(signed[3] if signed else row["TimeStart"])
         key = (node, reason)

@@ -82,6 +82,14 @@ _PLAIN = str.maketrans({"[": "(", "]": ")", "@": " at "})
 LONGEST = 400
 """Letters of a reason, as long as what is out leaves room for why."""
 
+AUTOMATIC = re.compile(
+    r"not responding|unexpectedly rebooted|kill task failed|prolog (?:error|failed)|epilog error|duplicate jobid|"
+    r"low (?:realmemory|tmpdisk|socket|cores|cpus)|gres/\S+ count|node silently failed|scheduler'?s? reboot|"
+    r"batch job complete failure|invalid registration|^maint$|reboot asap",
+    re.IGNORECASE,
+)
+"""Reasons that slurmctld and slurmd write themselves."""
+
 _TAG = re.compile(r"medevac\[([^\]]*)\] (\S*): ?(.*)", re.DOTALL)
 
 
