@@ -9,10 +9,12 @@ import pytest
 
 from medevac.adapters.schedulers.slurm.drains import Drains, theirs
 from medevac.adapters.schedulers.slurm.memory import Memory
+from medevac.adapters.schedulers.slurm.nodemark import NodeMark, with_node_mark
+from medevac.adapters.schedulers.slurm.restrict import Restrictions
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
 from medevac.adapters.schedulers.slurm.values import SlurmNode
-from medevac.core.actions import Isolate
-from medevac.ports.errors import OutcomeUnknown
+from medevac.core.actions import GiveBack, Isolate
+from medevac.ports.errors import OutcomeUnknown, Unsupported
 
 OUT = Isolate(id="out", node="n1", mode="hard", cause="I7", reason="Xid 79")
 OURS = "medevac[hard=n1] I7: Xid 79"
@@ -89,3 +91,12 @@ async def test_what_slurm_takes_down_by_itself_is_drained(state: str, reason: st
 
 def test_what_we_drained_is_ours_when_it_is_down_as_well() -> None:
     assert not theirs(node("DOWN+DRAIN", OURS))
+
+
+async def test_a_restriction_is_not_undone_from_what_was_not_read(tmp_path: Path) -> None:
+    """Its features would be emptied, and its weight set to what is only assumed."""
+    marked = with_node_mark("", NodeMark(low={"n1": "I7"}, weight=10))
+    slurm = Slurm(node("IDLE", comment=marked, complete=False))
+    with pytest.raises(Unsupported, match="weight and features"):
+        await made(Restrictions, slurm, tmp_path).remove(GiveBack(id="back", node="n1"))
+    assert slurm.orders == []

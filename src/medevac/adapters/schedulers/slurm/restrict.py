@@ -36,9 +36,7 @@ class Restrictions:
     async def add(self, action: Restrict) -> None:
         if action.id in self._memory.nodes().done:
             return
-        node = await self._look.part(action.node, action.gpu)
-        if not node.complete:
-            raise Unsupported(f"node {node.name}: Slurm does not tell its weight and features: they are not changed")
+        node = _complete(await self._look.part(action.node, action.gpu))
         mark, target = node_mark(await self._look.comment(node.name)), action.gpu or action.node
         if not mark.low:
             mark = replace(mark, weight=node.weight)
@@ -55,7 +53,7 @@ class Restrictions:
         low = {name: incident for name, incident in mark.low.items() if name != target}
         if not low:
             async with self._turn:
-                await self._restore(node, mark)
+                await self._restore(_complete(node), mark)
         await self._write(node.name, replace(mark, low=low, left=mark.left if low else ()))
 
     async def again(self, nodes: dict[str, SlurmNode]) -> None:
@@ -135,6 +133,13 @@ class Restrictions:
         await self._run("scontrol", "update", f"NodeName={node}", f"Comment={after}")
         if node_mark(await self._look.comment(node)) != node_mark(after):
             raise OutcomeUnknown(f"node {node}: its mark was written, and reads otherwise")
+
+
+def _complete(node: SlurmNode) -> SlurmNode:
+    """What is set on a node is made from what was read of it, never from what was left out."""
+    if not node.complete:
+        raise Unsupported(f"node {node.name}: Slurm does not tell its weight and features: they are not changed")
+    return node
 
 
 def _with(features: tuple[str, ...]) -> tuple[str, ...]:
