@@ -28,7 +28,7 @@ from medevac.torch import replay
 from medevac.torch.checks import Check, Finding
 from medevac.torch.place import Place
 from medevac.torch.replay import Accused, Case, Strike
-from medevac.torch.replica_hash import combined, flat_bytes, hash_tensors
+from medevac.torch.replica_hash import combined, hash_tensors
 from medevac.torch.replicas import Copy, Ranks, copies
 
 if TYPE_CHECKING:
@@ -293,8 +293,8 @@ def _unnamed(case: Case) -> bool:
 def _copied(names: tuple[str, ...], own: Mapping[str, Copy]) -> dict[str, Tensor]:
     kept, room = {}, KEPT_BYTES
     for name in names:
-        if name in own and (size := flat_bytes(own[name].tensor).numel()) <= room:
-            kept[name] = _local(own[name].tensor).detach().to("cpu", copy=True)
+        if name in own and (size := (local := _local(own[name].tensor)).nbytes) <= room:
+            kept[name] = local.detach().to("cpu", copy=True)
             room -= size
     return kept
 

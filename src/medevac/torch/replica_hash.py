@@ -65,18 +65,22 @@ def hash_tensor(tensor: Tensor) -> int:
 def hash_tensors(tensors: Sequence[Tensor], *, threads: int | None = None) -> list[int]:
     """A hash of each, 0 to 2^64 - 1: of its values in logical order, whatever its strides.
 
-    Host memory is read once in all, by so many threads (default: torch's). Raises TypeError for a tensor that has no
-    plain memory (sparse, meta).
+    Host memory is read once in all, by so many threads (default: torch's). One that does not lie in that order (a
+    channels_last weight) is copied for it, one at a time. Raises TypeError for a tensor that has no plain memory
+    (sparse, meta, a wrapper around others).
     """
-    flat = [flat_bytes(tensor) for tensor in tensors]
-    hashes = [0] * len(flat)
-    on_host = [at for at, data in enumerate(flat) if data.device.type == "cpu"]
-    sums = _on_host([flat[at].numpy() for at in on_host], threads or torch.get_num_threads())
-    for at, value in zip(on_host, sums, strict=True):
-        hashes[at] = value
-    elsewhere = [at for at, data in enumerate(flat) if data.device.type != "cpu"]
+    plain = [_plain(tensor) for tensor in tensors]
+    threads = threads or torch.get_num_threads()
+    hashes = [0] * len(plain)
+    on_host = [at for at, one in enumerate(plain) if one.device.type == "cpu"]
+    as_it_lies = [at for at in on_host if _in_order(plain[at])]
+    for group in (as_it_lies, *([at] for at in on_host if not _in_order(plain[at]))):
+        sums = _on_host([flat_bytes(plain[at]).numpy() for at in group], threads)
+        for at, value in zip(group, sums, strict=True):
+            hashes[at] = value
+    elsewhere = [at for at, one in enumerate(plain) if one.device.type != "cpu"]
     if elsewhere:
-        sums_there = [on_device(flat[at]) for at in elsewhere]
+        sums_there = [on_device(flat_bytes(plain[at])) for at in elsewhere]
         found = torch.stack([one.to(sums_there[0].device) for one in sums_there]).tolist()  # one wait
         for at, value in zip(elsewhere, found, strict=True):
             hashes[at] = value & MASK
@@ -90,11 +94,29 @@ def sha256(tensor: Tensor) -> str:
 
 def flat_bytes(tensor: Tensor) -> Tensor:
     """A tensor's bytes in logical order, without a copy where it is contiguous. Raises TypeError."""
+    return _plain(tensor).resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether there are bytes to be read: not of a sparse, quantized or meta tensor, nor of a subclass that wraps
+    others (`__torch_dispatch__`, as low-bit optimizers have them); of a DTensor, whether this rank's shard has.
+    """
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if local.layout is not torch.strided or local.is_meta or local.is_quantized:
-        raise TypeError(f"a tensor that has no plain memory cannot be hashed: {local.layout}, {local.device}")
-    plain = local.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain.view(torch.uint8)
+    wraps = type(local).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return not wraps and local.layout is torch.strided and not local.is_meta and not local.is_quantized
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """This rank's values of it, without gradient. Raises TypeError where there is nothing to be read."""
+    if not has_memory(tensor):
+        kind = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
+        raise TypeError(f"a tensor that has no plain memory cannot be hashed: {kind}")
+    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def _in_order(tensor: Tensor) -> bool:
+    """Whether its memory is its bytes in logical order: else they are copied."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
 # --- host memory ------------------------------------------------------------------------------------------------------

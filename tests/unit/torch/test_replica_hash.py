@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.needs import need
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from medevac.torch import replica_hash
 from medevac.torch.replica_hash import (
@@ -94,6 +95,27 @@ def test_of_values_in_logical_order_whatever_the_strides() -> None:
     wave = torch.randn(9, dtype=torch.complex64)
     assert hash_tensor(wave.conj()) == hash_tensor(wave.conj().resolve_conj().clone())
     assert hash_tensor(whole.requires_grad_()) == hash_tensor(whole.detach())
+
+
+def test_of_tensors_in_another_order_one_copy_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channels_last model would need its own size once more."""
+    tensors = [torch.randn(2, 3, 8, 8 + at).to(memory_format=torch.channels_last) for at in range(4)]
+    tensors[2:2] = [torch.randn(5), torch.randn(9, dtype=torch.complex64).conj()]
+    expected = [plain(one.resolve_conj().numpy().tobytes()) for one in tensors]
+    copies: list[StorageWeakRef] = []
+    alive = []
+
+    def watched(tensor: torch.Tensor) -> torch.Tensor:
+        alive.append(sum(not copy.expired() for copy in copies))
+        data = flat_bytes(tensor)
+        if data.data_ptr() != tensor.data_ptr() or tensor.is_conj():
+            copies.append(StorageWeakRef(data.untyped_storage()))
+        return data
+
+    monkeypatch.setattr(replica_hash, "flat_bytes", watched)
+    assert hash_tensors(tensors) == expected
+    assert len(copies) == 5
+    assert alive == [0] * 6
 
 
 def test_sha256_is_of_the_same_bytes() -> None:
