@@ -133,6 +133,7 @@ def _story(group: list[Burst], catalog: Catalog) -> Story:
     facts = _facts(group, root)
     blame = find_blame(group, root)
     now, after = actions(group, root, blame, catalog)
+    asking = None if root is None else _reset_for_a_program(group, root)
     first = group[0]
     dated = [burst for burst in group if not burst.domain]
     nodes = tuple(sorted({burst.node for burst in group if burst.node}))
@@ -148,11 +149,11 @@ def _story(group: list[Burst], catalog: Catalog) -> Story:
             blame=blame,
             facts=facts,
             severity=_severity(group),
-            meaning=(root or first).reading.meaning,
+            meaning=(asking or root or first).reading.meaning,
             action_now=now,
             action_after=after,
             kills_job=_kills_job(group),
-            audience=_audience(blame, now, (root or first).reading.audience),
+            audience="operator" if asking else _audience(blame, now, (root or first).reading.audience),
         ),
     )
 
@@ -195,7 +196,10 @@ def _root(burst: Burst) -> Root:
 
 
 def find_blame(group: Sequence[Burst], root: Burst | None) -> Blamed:
-    """The root's part; the node where several of its GPUs fell off at once; nobody's hardware for a job's crash."""
+    """The root's part; the node where several of its GPUs fell off at once; nobody's hardware for a job's crash.
+
+    A GPU that the driver wants reset after a program's fault is itself to be looked at: that word outranks the table.
+    """
     nodes = {burst.place for burst in group}
     if root is None:
         return Blamed(kind="job" if len(nodes) > 1 else "unknown")
@@ -203,7 +207,7 @@ def find_blame(group: Sequence[Burst], root: Burst | None) -> Blamed:
     lost = {burst.part for burst in group if burst.reading.cause == LOST and burst.place == root.place}
     if len(lost) > 1:
         return Blamed(kind="node", node=node)
-    kind = root.reading.blame
+    kind: Blame = "gpu" if _reset_for_a_program(group, root) else root.reading.blame
     if kind in {"gpu", "link"} and root.pci is not None:
         return Blamed(kind=kind, node=node, pci=root.pci)
     if kind in {"gpu", "link", "node"}:
@@ -246,9 +250,23 @@ def _double_bit(codes: set[int | None]) -> tuple[str, str]:
 
 def _recovery_action(group: Sequence[Burst], root: Burst) -> str | None:
     """What the last Xid 154 of the root's node asks for; None without one, or where it asks for the unknown."""
+    last = _last_recovery(group, root)
+    return None if last is None else _by_recovery(last.recovery)
+
+
+def _last_recovery(group: Sequence[Burst], root: Burst) -> Burst | None:
+    """The last Xid 154 of the root's part, else of its node."""
     asked = [burst for burst in group if burst.code == RECOVERY and burst.recovery and burst.place == root.place]
     same = [burst for burst in asked if burst.part == root.part] or asked
-    return _by_recovery(max(same, key=lambda burst: (burst.last, burst.index)).recovery) if same else None
+    return max(same, key=lambda burst: (burst.last, burst.index), default=None)
+
+
+def _reset_for_a_program(group: Sequence[Burst], root: Burst) -> Burst | None:
+    """The Xid 154 that asks for a reset or reboot of the very GPU on which a program's fault is the root."""
+    if root.kind != "xid" or root.reading.blame != "job" or root.pci is None:
+        return None
+    last = _last_recovery(group, root)
+    return last if last and last.part == root.part and _by_recovery(last.recovery) in RESETS else None
 
 
 RECOVERY_ACTIONS = {
@@ -262,6 +280,7 @@ RECOVERY_ACTIONS = {
     7: "RESTART_BM",
 }
 """Values of the driver's recovery action (NVML field 230; 6 and 7 in NVML only); their order is not one of severity."""
+RESETS = frozenset({"RESET_GPU", "RESTART_BM", "DRAIN_AND_RESET", "BUS_RESET"})
 
 
 def _by_recovery(text: str) -> str | None:

@@ -127,9 +127,31 @@ def test_lost_gpu_is_not_reset_in_band_whatever_the_driver_asks() -> None:
 
 def test_a_reset_that_the_driver_asks_for_after_a_program_s_fault_is_the_operator_s() -> None:
     incident = only(xid(31, 0), xid(154, 1, recovery_to="0x1 GPU Reset Required"))
-    assert (incident.blame.kind, incident.action_now, incident.audience) == ("job", "RESET_GPU", "operator")
+    assert (incident.blame.kind, incident.action_now, incident.audience) == ("gpu", "RESET_GPU", "operator")
     assert only(xid(31, 0)).audience == "tenant"
     assert only(xid(43, 0), xid(154, 1, recovery_to="0x0 None")).audience == "tenant"
+
+
+@pytest.mark.parametrize("code", [13, 31, 43, 45])
+def test_the_driver_s_word_that_a_gpu_needs_a_reboot_outranks_the_table_that_blames_the_program(code: int) -> None:
+    asks = "0x2 Node Reboot Required"
+    incident = only(xid(code, 0), xid(154, 1, recovery_to=asks))
+    assert (incident.blame.kind, incident.blame.pci, incident.action_now) == ("gpu", GPU, "RESTART_BM")
+    assert "healthy" not in incident.meaning
+
+
+def test_a_reboot_that_the_driver_takes_back_blames_the_program_again() -> None:
+    asked = xid(154, 1, recovery_to="0x2 Node Reboot Required")
+    assert only(xid(43, 0), asked, xid(154, 2, recovery_to="0x0 None")).blame.kind == "job"
+
+
+def test_a_reset_of_another_gpu_blames_none_for_a_program_s_fault() -> None:
+    crash = [
+        xid(13, 0, pid=7),
+        xid(13, 1, pci=PEER, pid=7),
+        xid(154, 2, pci=PEER, recovery_to="0x1 GPU Reset Required"),
+    ]
+    assert only(*crash).blame.kind == "job"
 
 
 def test_link_error_does_what_154_says_else_restarts_the_job() -> None:
