@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -13,6 +14,9 @@ import msgspec
 
 from medevac.client.link import FileLink, Link, NoLink, Request, SocketLink
 from medevac.core.events import AnyEvent, Corruption, CorruptionSeen, Phase, ResumedFrom, StepReported
+
+MEMORY_SECONDS = 1.0
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Client:
@@ -29,6 +33,9 @@ class Client:
         self.resume_from: Path | None = None
         """The checkpoint folder that this attempt was told to load; None: start from nothing."""
         self._link = link
+        self._place: dict[str, Any] = {}
+        self._gpu_memory: Callable[[], int] | None = None
+        self._measure_at = 0.0
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Client:
@@ -38,7 +45,31 @@ class Client:
         client = cls(_link(environ, job, attempt, rank), job=job, attempt=attempt, rank=rank)
         resume = environ.get("MEDEVAC_RESUME_FROM")
         client.resume_from = Path(resume) if resume else None
+        # Ranks of a launcher share its environment, and with it all of its GPUs: they know their own themselves.
+        own = {} if "TORCHELASTIC_RUN_ID" in environ else environ
+        client.stands(
+            node=environ.get("MEDEVAC_NODE") or os.uname().nodename,
+            gpu=own.get("MEDEVAC_GPU", ""),
+            pci=own.get("MEDEVAC_PCI", ""),
+            local_rank=_number(environ, "LOCAL_RANK") if "LOCAL_RANK" in environ else None,
+        )
         return client
+
+    def stands(
+        self,
+        *,
+        node: str,
+        gpu: str = "",
+        pci: str = "",
+        local_rank: int | None = None,
+        gpu_memory: Callable[[], int] | None = None,
+    ) -> None:
+        """Where this rank runs: said with all that it says but plain steps. `gpu` is a UUID.
+
+        `gpu_memory` is asked about once a second for the bytes that its tensors take there.
+        """
+        self._place = {"node": node, "gpu": gpu, "pci": pci, "local_rank": local_rank}
+        self._gpu_memory = gpu_memory
 
     @property
     def dropped(self) -> int:
@@ -61,6 +92,8 @@ class Client:
         """
         values = _float(loss), _float(grad_norm), _float(compute_s)
         kept = [value if value is None or math.isfinite(value) else None for value in values]
+        finite = kept[:2] == list(values[:2])
+        plain = phase == "step" and finite and not handled
         self._send(
             StepReported(
                 at=time.time(),
@@ -72,8 +105,10 @@ class Client:
                 loss=kept[0],
                 grad_norm=kept[1],
                 compute_s=kept[2],
-                finite=kept[:2] == list(values[:2]),
+                finite=finite,
                 handled=handled,
+                **({} if plain else self._place),
+                **self._memory(),
             )
         )
 
@@ -87,6 +122,7 @@ class Client:
                 attempt=self.attempt,
                 rank=self.rank,
                 step=step,
+                **self._place,
             )
         )
         if packet:
@@ -115,6 +151,21 @@ class Client:
     def close(self) -> None:
         """Let go of the socket or file; may take half a second where lines wait for a disk."""
         self._link.close()
+
+    def _memory(self) -> dict[str, Any]:
+        now = time.monotonic()
+        if now < self._measure_at:
+            return {}
+        self._measure_at = now + MEMORY_SECONDS
+        found = {}
+        with suppress(OSError, ValueError, IndexError):
+            found["memory"] = (
+                int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE
+            )  # proc_pid_statm(5): resident
+        with suppress(RuntimeError, TypeError):
+            if self._gpu_memory:
+                found["gpu_memory"] = int(self._gpu_memory())
+        return found
 
     def _send(self, event: AnyEvent) -> None:
         packet = _encode(event)

@@ -173,6 +173,8 @@ class StepReported(Event, frozen=True, kw_only=True, tag=True):
 
     `finite` is False when the rank found a non-finite loss or gradient (JSON has no NaN). `handled` says, in words,
     what the job has done about it in place ("skipped", "rolled back to step 40"): then it needs nobody's help.
+    Where the rank runs is said with all but plain steps, memory about once a second: bytes resident of the process, and
+    bytes that tensors of the process take on its GPU (None: not said, or not known).
     """
 
     job: str
@@ -185,15 +187,25 @@ class StepReported(Event, frozen=True, kw_only=True, tag=True):
     compute_s: float | None = None
     finite: bool = True
     handled: str = ""
+    node: str = ""
+    gpu: str = ""
+    pci: str = ""
+    local_rank: int | None = None
+    memory: int | None = None
+    gpu_memory: int | None = None
 
 
 class ResumedFrom(Event, frozen=True, kw_only=True, tag=True):
-    """A rank says which checkpoint step it loaded (None: it started from nothing)."""
+    """A rank says which checkpoint step it loaded (None: it started from nothing), and where it runs."""
 
     job: str
     attempt: int
     rank: int = 0
     step: int | None = None
+    node: str = ""
+    gpu: str = ""
+    pci: str = ""
+    local_rank: int | None = None
 
 
 class CorruptionSeen(Event, frozen=True, kw_only=True, tag=True):

@@ -22,7 +22,7 @@ from medevac.torch.ecc import CHILD, EccWatch
 from medevac.torch.history import History, Resumed
 from medevac.torch.links import Chain, Link, Reduce
 from medevac.torch.place import here
-from medevac.torch.readings import Readings
+from medevac.torch.readings import Readings, begin
 from medevac.torch.spikes import SpikeWatch
 from medevac.torch.state import Stateful
 from medevac.torch.stop import DRAINED, HARDWARE, ROLL_BACK, TERMINATED, Stop
@@ -102,7 +102,7 @@ class Guard:
         self._caught = self._again = False
         if scaler is not None:
             optimizer.register_step_pre_hook(self._before_the_optimizer)
-        self.client.heartbeat(0, "start")
+        begin(self.client, self.place)
         if self.place.world > 1:
             self._chain.attach(model, hook)
         for check in checks:

@@ -6,6 +6,16 @@ from contextlib import suppress
 
 import torch
 
+from medevac.client import Client
+from medevac.torch.place import Place
+
+
+def begin(client: Client, place: Place) -> None:
+    """The first heartbeat: who this rank is, and from now on what memory it takes."""
+    on_gpu = torch.cuda.memory_allocated if torch.cuda.is_available() else None
+    client.stands(node=place.node, gpu=place.gpu, pci=place.pci, local_rank=place.local_rank, gpu_memory=on_gpu)
+    client.heartbeat(0, "start")
+
 
 class Readings:
     """Loss, gradient norm and compute time of the newest step that is known of."""

@@ -89,6 +89,55 @@ def test_a_heartbeat_arrives_as_an_event(server: socket.socket, path: Path) -> N
     client.close()
 
 
+def test_a_rank_says_where_it_runs_but_not_with_each_step() -> None:
+    link = Recorder()
+    client = Client(link, job="j1", attempt=1, rank=9)
+    client.stands(node="n2", gpu="GPU-7", pci="0000:3b:00.0", local_rank=1, gpu_memory=lambda: 1 << 30)
+    client.heartbeat(0, "start")
+    client.heartbeat(1, loss=1.0)
+    client.heartbeat(2, loss=math.nan)
+    client.heartbeat(3, handled="skipped")
+    client.resumed(40)
+    where = [(event.node, event.gpu, event.pci, event.local_rank) for event in link.sent]  # type: ignore[union-attr]
+    there = ("n2", "GPU-7", "0000:3b:00.0", 1)
+    assert where == [there, ("", "", "", None), there, there, there]
+    first, second = link.sent[:2]
+    assert isinstance(first, StepReported)
+    assert isinstance(second, StepReported)
+    assert first.gpu_memory == 1 << 30
+    assert first.memory is not None
+    assert 1 << 20 < first.memory < 1 << 40
+    assert (second.memory, second.gpu_memory) == (None, None)  # not again within the second
+
+
+def test_memory_that_cannot_be_known_costs_nothing_else() -> None:
+    def lost() -> int:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    link = Recorder()
+    client = Client(link)
+    client.stands(node="n2", gpu_memory=lost)
+    client.heartbeat(1)
+    assert isinstance(link.sent[0], StepReported)
+    assert link.sent[0].gpu_memory is None
+
+
+@pytest.mark.parametrize(("environ", "gpu"), [({}, "GPU-1"), ({"TORCHELASTIC_RUN_ID": "r", "LOCAL_RANK": "1"}, "")])
+def test_the_environment_says_where_a_rank_runs(
+    server: socket.socket, path: Path, environ: dict[str, str], gpu: str
+) -> None:
+    client = Client.from_env(
+        {**JOB, "MEDEVAC_SOCKET": str(path), "MEDEVAC_NODE": "n2", "MEDEVAC_GPU": "GPU-1", **environ}
+    )
+    client.heartbeat(0, "start")
+    peer, _ = server.accept()
+    with peer:
+        event = msgspec.json.decode(peer.recv(MAX_PACKET), type=AnyEvent)
+    client.close()
+    assert isinstance(event, StepReported)
+    assert (event.node, event.gpu, event.local_rank) == ("n2", gpu, 1 if environ else None)
+
+
 @pytest.mark.parametrize(
     ("packet", "request_"),
     [(b"checkpoint", "checkpoint"), (b'"stop"', "stop"), (b"ecc-changed\n", "ecc-changed"), (b"format-disk", None)],

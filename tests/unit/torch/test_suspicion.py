@@ -10,12 +10,14 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from torch import nn
 
 from medevac.client import Client, Request
 from medevac.client.link import NoLink
+from medevac.core.events import StepReported
 from medevac.core.seal import SEAL, Seal, encode_seal
 from medevac.torch import CheckpointManager, Guard, Stop, lineage, saver
 from medevac.torch.ecc import EccWatch
@@ -222,3 +224,17 @@ def test_a_file_that_is_gone_condemns_its_checkpoint(tmp_path: Path) -> None:
     assert guard.resume().path is None
     guard.close()
     assert states(tmp_path) == {3: "condemned"}
+
+
+def test_the_first_heartbeat_says_who_the_rank_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("MEDEVAC_NODE", "n2"), ("MEDEVAC_GPU", "GPU-1"), ("MEDEVAC_PCI", "0000:3b:00.0")):
+        monkeypatch.setenv(name, value)
+    told: list[StepReported] = []
+    link = NoLink()
+    monkeypatch.setattr(link, "send", lambda packet: told.append(msgspec.json.decode(packet, type=StepReported)))
+    model, optimizer = made()
+    Guard(model, optimizer, client=Client(link)).close()
+    where = told[0].phase, told[0].node, told[0].gpu, told[0].pci, told[0].local_rank
+    assert where == ("start", "n2", "GPU-1", "0000:3b:00.0", 0)
+    assert told[0].memory is not None
+    assert told[0].memory > 1 << 20
