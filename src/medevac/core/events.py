@@ -81,13 +81,14 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node and what it shares with others: rack, power feed, NVLink domain."""
+    """One node and what it shares with others: rack, power feed, NVLink domain, the scheduler's partitions."""
 
     name: str
     rack: str = ""
     feed: str = ""
     nvlink_domain: str = ""
     gpus: tuple[Gpu, ...] = ()
+    partitions: tuple[str, ...] = ()
 
 
 class ClusterSeen(Event, frozen=True, kw_only=True, tag=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeAlias
 
 from medevac.core.actions import (
@@ -20,7 +21,7 @@ from medevac.core.decision import Held, Struct, Trigger
 from medevac.core.events import Node
 from medevac.core.lineage import verdicts
 from medevac.core.node_lifecycle import OUT
-from medevac.core.policy import Policy
+from medevac.core.policy import Budget, Policy
 from medevac.core.view import View
 
 
@@ -70,34 +71,46 @@ def _ownership(view: View, action: AnyAction, policy: Policy) -> Said | None:  #
 def _budget(view: View, action: AnyAction, policy: Policy) -> Said | None:
     if not isinstance(action, Isolate):
         return None
-    budget, more = policy.budget, _newly_out(view, action, policy)
+    budget, more = policy.budget, len(_newly_out(view, action, policy))
     home = view.nodes.get(action.node)
     if not more or home is None:
         return None
     retry = view.now + 6 * policy.recovery.retry_s
     everything = _members(view, lambda _: True, policy)
+    out = {member for member in everything if _out(view, member)}
     most = max(budget.cluster_least, int(len(everything) * budget.cluster_share))
-    out = [member for member in everything if _out(view, member)]
-    if len(out) + len(more) > most:
+    if len(out) + more > most:
         return Said(
             why=f"{len(out)} of {len(everything)} {budget.unit}s are out, the cluster's most is {most}", until=retry
         )
-    if len(everything) - len(out) - len(more) < budget.floor_share * len(everything):
+    if len(everything) - len(out) - more < budget.floor_share * len(everything):
         return Said(why=f"capacity would fall under {budget.floor_share:.0%}", until=retry)
-    for label, share in (("rack", budget.rack_share), ("nvlink_domain", budget.nvlink_share)):
-        value = getattr(home, label)
-        said = _share(view, label, value, share, len(more), policy) if value else None
-        if said:
-            return Said(why=said, until=retry)
+    for where, wanted, least, share in _neighbourhoods(home, budget):
+        members = _members(view, wanted, policy)
+        gone, most = len(out.intersection(members)), max(least, int(len(members) * share))
+        if gone + more > most:
+            return Said(why=f"{gone} of {len(members)} are out in {where}, its most is {most}", until=retry)
     return None
 
 
-def _share(view: View, label: str, value: str, share: float, more: int, policy: Policy) -> str:
-    members = _members(view, lambda node: getattr(node, label) == value, policy)
-    out = [member for member in members if _out(view, member)]
-    most = max(1, int(len(members) * share))
-    over = len(out) + more > most
-    return f"{len(out)} of {len(members)} are out in {label} {value}, its most is {most}" if over else ""
+Neighbourhood: TypeAlias = tuple[str, Callable[[Node], bool], int, float]
+
+
+def _neighbourhoods(home: Node, budget: Budget) -> Iterator[Neighbourhood]:
+    """What a node shares with others and a budget is kept for: its name, who belongs to it, the least and the share."""
+    for name in home.partitions:
+        yield f"partition {name}", partial(_in_partition, name), budget.cluster_least, budget.cluster_share
+    for label, share in (("rack", budget.rack_share), ("nvlink_domain", budget.nvlink_share)):
+        if value := getattr(home, label):
+            yield f"{label} {value}", partial(_labelled, label, value), 1, share
+
+
+def _in_partition(name: str, node: Node) -> bool:
+    return name in node.partitions
+
+
+def _labelled(label: str, value: str, node: Node) -> bool:
+    return bool(getattr(node, label) == value)
 
 
 def _members(view: View, wanted: Callable[[Node], bool], policy: Policy) -> list[str]:

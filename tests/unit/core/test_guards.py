@@ -90,6 +90,19 @@ def test_an_nvlink_domain_has_a_budget_of_its_own() -> None:
     assert out(told) == ["g00", "g10"]
 
 
+def test_each_partition_has_the_clusters_budget_of_its_own() -> None:
+    """Of "big", n0 to n2, a third: one node; of "all", four nodes of four: as the cluster."""
+    big = tuple(replace(node, partitions=("all", "big") if node.name != "n3" else ("all",)) for node in NODES)
+    policy = changed(LOOSE, budget={"unit": "node", "cluster_share": 0.5})
+    told = Told(policy, replace(CLUSTER, nodes=big))
+    decision = fail(told, "g00", "g10")
+    assert out(told) == ["g00"]
+    assert [one.why for one in decision.held] == ["1 of 3 are out in partition big, its most is 1"]
+    assert not held(fail(told, "g30", at=20.0))
+    told = Told(changed(policy, budget={"cluster_least": 2}), replace(CLUSTER, nodes=big))
+    assert not held(fail(told, "g00", "g10"))
+
+
 def test_nodes_are_counted_where_nodes_are_the_unit() -> None:
     told = Told(changed(LOOSE, budget={"unit": "node", "cluster_share": 0.25}), CLUSTER)
     lost = [replace(xid(79, f"g{n}0", 10.0 + n), gpu=None) for n in range(4)]

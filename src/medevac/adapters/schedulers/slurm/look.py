@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -112,15 +112,15 @@ class Look:
         return parse.partitions(await self._run("scontrol", "-a", "-o", "show", "partition"))
 
     async def cluster(self) -> ClusterSeen:
-        """Racks and GPUs from `topology.toml`, and where that leaves a rack out, Slurm's lowest switch."""
+        """Racks and GPUs from `topology.toml`, and where that leaves a rack out, Slurm's lowest switch; partitions."""
         return await self.seen(await self.nodes())
 
-    async def seen(self, names: Iterable[str]) -> ClusterSeen:
+    async def seen(self, read: Mapping[str, SlurmNode]) -> ClusterSeen:
         """The same of nodes that have just been read."""
         told = load_topology(Path(self._site.topology)).nodes if self._site.topology else ()
         known = {node.name: node for node in told}
         switches = await self._switches()
-        nodes = tuple(_with_rack(known.get(name) or Node(name=name), switches.get(name, "")) for name in names)
+        nodes = tuple(_node(known.get(name) or Node(name=name), switches.get(name, ""), read[name]) for name in read)
         self._nodes = {node.name: node for node in nodes}
         return ClusterSeen(at=time.time(), source="slurm", nodes=nodes)
 
@@ -150,5 +150,5 @@ class Look:
             return {}
 
 
-def _with_rack(node: Node, switch: str) -> Node:
-    return node if node.rack or not switch else msgspec.structs.replace(node, rack=switch)
+def _node(known: Node, switch: str, node: SlurmNode) -> Node:
+    return msgspec.structs.replace(known, rack=known.rack or switch, partitions=tuple(sorted(node.partitions)))
