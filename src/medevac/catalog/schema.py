@@ -12,6 +12,8 @@ Blame: TypeAlias = Literal["gpu", "link", "node", "job", "none", "unknown"]
 
 NOT_PUBLISHED = "not published"
 """Stands where a vendor publishes no action: said in words, never guessed."""
+UNKNOWN_CODE = "not in the catalog: its meaning is not published, so unknown"
+"""Said of an Xid without an entry, by `medevac xid` and `medevac decode` alike."""
 
 
 class CatalogError(ValueError):

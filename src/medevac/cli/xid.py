@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from medevac.catalog.load import load_catalog
 from medevac.catalog.pages import sxid_page, xid_page
+from medevac.catalog.schema import UNKNOWN_CODE
 from medevac.cli.exits import Exit
 from medevac.cli.output import CommandError, print_json
 
@@ -33,7 +34,10 @@ def xid(
     catalog = load_catalog()
     entry = catalog.xid(code)
     if entry is None:
-        raise CommandError(f"Xid {code} is not in the catalog, which has 1 to {max(catalog.xids)}: treat it as unknown")
+        raise CommandError(
+            f"Xid {code} is {UNKNOWN_CODE} (the catalog has 1 to {max(catalog.xids)}); "
+            "medevac decode reads a line of it with severity unknown and no action"
+        )
     if json:
         print_json(entry)
     else:

@@ -13,7 +13,7 @@ import msgspec
 
 from medevac.catalog.load import Catalog, load_catalog
 from medevac.catalog.registers import link_row, register_bits, word
-from medevac.catalog.schema import NOT_PUBLISHED, Audience, Blame, KindRule, Severity
+from medevac.catalog.schema import NOT_PUBLISHED, UNKNOWN_CODE, Audience, Blame, KindRule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +86,7 @@ INJECTED: dict[str, Any] = {
     "kills_job": None,
     "cause": 9,
 }
-UNKNOWN_XID = Annotation(meaning="Xid that the catalog does not know", severity="unknown", blame="unknown", cause=5)
+UNKNOWN_XID = Annotation(meaning=f"Xid {UNKNOWN_CODE}", severity="unknown", blame="unknown", cause=5)
 UNREAD = Annotation(meaning="A line of a kind that has no rule", severity="unknown")
 
 
@@ -140,9 +140,7 @@ class Annotator:
     def _xid(self, code: int, details: Mapping[str, Value], rule: KindRule | None) -> Annotation:
         entry = self.catalog.xid(code)
         if entry is None:
-            return Annotation(
-                meaning="Xid that the catalog does not know", severity="unknown", blame="unknown", cause=5
-            )
+            return UNKNOWN_XID
         base = Annotation(
             meaning=entry.meaning,
             severity=entry.severity,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -57,6 +58,19 @@ def test_entry_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert (entry["code"], entry["bucket_now"]) == (48, "WORKFLOW_XID_48")
     entry = json.loads(page(capsys, "sxid", "20034", "--json"))
     assert (entry["code"], entry["severity"]) == (20034, "critical")
+
+
+def test_a_code_that_is_not_published_is_unknown_on_its_page_as_in_a_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["xid", "177"]) == 2
+    assert "Xid 177 is not in the catalog: its meaning is not published, so unknown" in capsys.readouterr().err
+    log = tmp_path / "kern.log"
+    log.write_text("NVRM: Xid (PCI:0000:3b:00): 177, Resource remapper: activated\n")
+    main(["decode", str(log), "--json"])
+    event = json.loads(capsys.readouterr().out)
+    assert (event["code"], event["severity"], event["action"], event["policy_action"]) == (177, "unknown", None, None)
+    assert event["meaning"] == "Xid not in the catalog: its meaning is not published, so unknown"
 
 
 def test_every_code_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
