@@ -29,7 +29,7 @@ from medevac.torch.checks import Check, Finding
 from medevac.torch.place import Place
 from medevac.torch.replay import Accused, Case, Strike
 from medevac.torch.replica_hash import combined, hash_tensors
-from medevac.torch.replicas import Copy, Ranks, copies
+from medevac.torch.replicas import Copy, Ranks, copies, unread
 
 if TYPE_CHECKING:
     from medevac.torch.guard import Guard
@@ -150,6 +150,13 @@ class ReplicaCheck(Check):
         self._slots = {ranks: at for at, ranks in enumerate(sorted({one for _, groups in gathered for one in groups}))}
         if not self._slots and self._of().place.rank == 0:
             log.warning("no tensor has a copy on another rank: there is nothing that a replica check could compare")
+        self._say_unread()
+
+    def _say_unread(self) -> None:
+        guard = self._of()
+        names = tuple(filter(self._compares, unread(guard.model, guard.optimizer, self._group)))
+        if names and guard.place.rank == 0:
+            log.warning("no plain memory (sparse, quantized, a wrapper subclass), so not compared: %s", _some(names))
 
     def _apart(self, found: list[Copy], hashes: list[int]) -> tuple[int, ...]:
         """The groups whose replicas differ, known to all ranks: one all-reduce."""

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 from torch.nn.parallel import DistributedDataParallel
 
+from medevac.torch.replica_hash import has_memory
+
 Ranks: TypeAlias = tuple[int, ...]
 
 
@@ -31,15 +33,22 @@ def copies(
     A sharded tensor has copies along the dimensions of its mesh that replicate it. A plain one has them in `group`, by
     default DDP's. Buffers and whatever else a rank may have of its own (random states, sampler) are left out.
     """
-    plain = _members(model, group)
-    found = (Copy(name=name, tensor=tensor, ranks=ranks) for name, tensor, ranks in _all(model, optimizer, plain))
-    return [one for one in found if len(one.ranks) > 1 and _is_plain(one.tensor)]
+    return [one for one in _copies(model, optimizer, group) if has_memory(one.tensor)]
 
 
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether there is memory to be read: not for sparse, quantized and meta tensors."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return local.layout is torch.strided and not local.is_meta and not local.is_quantized
+def unread(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None = None
+) -> list[str]:
+    """The names of those that have a copy, but no memory that could be compared: see `replica_hash.has_memory`."""
+    return [one.name for one in _copies(model, optimizer, group) if not has_memory(one.tensor)]
+
+
+def _copies(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, group: dist.ProcessGroup | None
+) -> Iterator[Copy]:
+    for name, tensor, ranks in _all(model, optimizer, _members(model, group)):
+        if len(ranks) > 1:
+            yield Copy(name=name, tensor=tensor, ranks=ranks)
 
 
 def _members(model: torch.nn.Module, group: dist.ProcessGroup | None) -> Ranks:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Self
+
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._pytree import tree_map
 
 from medevac.torch import Guard
 from medevac.torch.replica_check import Difference, ReplicaCheck, localise
+from medevac.torch.replica_hash import hash_tensor
+from medevac.torch.replicas import copies
 
 Rows = dict[int, dict[str, int]]
 
@@ -56,3 +64,57 @@ def test_one_process_has_nothing_to_compare() -> None:
     check.restored(0)
     assert check.end_step(1) is None
     assert check.before_save(2) is None
+
+
+class InEightBits(torch.Tensor):
+    """A wrapper around codes and a scale, as low-bit optimizers keep their state: it has no memory of its own."""
+
+    scale: torch.Tensor
+    codes: torch.Tensor
+
+    def __new__(cls, value: torch.Tensor) -> Self:
+        made = torch.Tensor._make_wrapper_subclass(cls, value.shape, dtype=value.dtype)
+        made.scale = value.abs().max()
+        made.codes = (value / made.scale * 127).to(torch.int8)
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        def opened(one: Any) -> Any:
+            return one.codes * one.scale / 127 if isinstance(one, cls) else one
+
+        return func(*tree_map(opened, args), **tree_map(opened, kwargs or {}))
+
+
+@pytest.fixture
+def two_ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process as one of two; the other says what this one says."""
+
+    def echoed(out: list[Any], mine: Any, **_: Any) -> None:
+        out[:] = [mine] * len(out)
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    monkeypatch.setattr(dist, "all_gather_object", echoed)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_wrapper_in_the_optimizer_state_is_left_out_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    check = ReplicaCheck(1, group=dist.group.WORLD)
+    Guard(model, optimizer, checks=(check,))
+    optimizer.state[model.weight] = {"exp_avg": InEightBits(torch.ones(2, 2)), "step": torch.tensor(1.0)}
+    caplog.clear()
+    assert [check.end_step(1), check.end_step(2), check.before_save(3)] == [None] * 3
+    assert check.proven == 3
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.endswith("so not compared: weight/exp_avg")
+    assert [one.name for one in copies(model, optimizer, dist.group.WORLD)] == ["weight", "bias", "weight/step"]
+
+
+def test_a_wrapper_has_no_memory_to_be_hashed() -> None:
+    with pytest.raises(TypeError, match="no plain memory cannot be hashed: InEightBits"):
+        hash_tensor(InEightBits(torch.ones(3)))
+    assert hash_tensor(nn.Parameter(torch.ones(3))) == hash_tensor(torch.ones(3))

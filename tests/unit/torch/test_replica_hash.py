@@ -106,10 +106,10 @@ def test_of_tensors_in_another_order_one_copy_at_a_time(monkeypatch: pytest.Monk
     alive = []
 
     def watched(tensor: torch.Tensor) -> torch.Tensor:
-        alive.append(sum(not copy.expired() for copy in copies))
+        alive.append(sum(not copy.expired() for copy in copies))  # type: ignore[no-untyped-call]
         data = flat_bytes(tensor)
         if data.data_ptr() != tensor.data_ptr() or tensor.is_conj():
-            copies.append(StorageWeakRef(data.untyped_storage()))
+            copies.append(StorageWeakRef(data.untyped_storage()))  # type: ignore[no-untyped-call]
         return data
 
     monkeypatch.setattr(replica_hash, "flat_bytes", watched)
