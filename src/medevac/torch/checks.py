@@ -31,9 +31,9 @@ Want: TypeAlias = Literal["warn", "skip", "again", "roll-back", "replay", "stop"
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """What a check found, in words, and what it wants done about it.
 
-    "warn": a line, the training goes on. "skip": the gradients are dropped. "again": they are
-    dropped, and the step is done once more from the state as it stands (what the forward pass counts, such as
-    BatchNorm's statistics, counts it twice). "roll-back": they are dropped, and the
+    "warn": a line, the training goes on. "skip": the gradients are dropped. "again": they are dropped, and the step is
+    done once more from the state as it stands (what the forward pass counts, such as BatchNorm's statistics, counts it
+    twice). Both are a roll-back where the optimizer has used the gradients. "roll-back": they are dropped, and the
     newest clean checkpoint comes back when the step is over. "replay": what the Guard's `replay` makes of it, without
     one a roll-back. "stop": the `ranks` end with `code`, the others with 85 (docs/exit-codes.md).
     """

@@ -298,7 +298,7 @@ class Guard:
             self._tell(done)
             self._warn(done)
             if finding := self._ask(lambda check: check.end_step(done)):
-                self._act(finding)
+                self._act(self._in_time(finding))
         if self._told.ranks(STOP):
             raise Stop(TERMINATED, "asked to stop")
         asked = bool(self._told.ranks(CHECKPOINT))
@@ -322,7 +322,15 @@ class Guard:
     def _before_save(self, done: int) -> bool:
         """A last look at the state. True if it may be kept."""
         finding = self._ask(lambda check: check.before_save(done))
-        return finding is None or not self._act(finding)
+        return finding is None or not self._act(self._in_time(finding))
+
+    def _in_time(self, finding: Finding) -> Finding:
+        """The optimizer has used the gradients by now: what would drop them is a roll-back."""
+        if finding.want not in {"skip", "again"}:
+            return finding
+        if self.place.rank in (finding.ranks or (0,)):
+            log.warning("a check wants %r, but the step is taken: rolling back instead", finding.want)
+        return msgspec.structs.replace(finding, want="roll-back")
 
     def _tell(self, done: int) -> None:
         """A step that is done again after a roll-back is loading: no progress is expected of it."""

@@ -184,6 +184,25 @@ def test_of_several_findings_the_gravest_counts_and_the_others_are_said(caplog: 
     ]
 
 
+@pytest.mark.parametrize("moment", ["end_step", "before_save"])
+@pytest.mark.parametrize("want", ["skip", "again"])
+def test_gradients_that_are_used_are_not_dropped_but_rolled_back(
+    tmp_path: Path,
+    undisturbed: list[torch.Tensor],
+    caplog: pytest.LogCaptureFixture,
+    want: Literal["skip", "again"],
+    moment: str,
+) -> None:
+    left = [Finding(why="a test", want=want)]
+    check = Check()
+    setattr(check, moment, lambda done: left.pop() if done == 15 and left else None)
+    parameters, steps = run(tmp_path, 20, checks=(check,))
+    assert steps == [*range(15), *range(10, 20)]
+    assert equal(parameters, undisturbed)
+    lines = [record.getMessage() for record in caplog.records if "rolling back instead" in record.getMessage()]
+    assert lines == [f"a check wants {want!r}, but the step is taken: rolling back instead"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_one_value_that_is_not_finite_shows_in_the_sum_of_squares(dtype: torch.dtype, bad: float) -> None:
