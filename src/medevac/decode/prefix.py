@@ -56,6 +56,9 @@ _SYSLOG = re.compile(
     r"(?:(\d{4}) )?([^\W\d_]{3,10}\.?|\d{1,2}月) {1,2}(\d{1,2}) (?:(\d{4}) )?"
     r"(\d\d:\d\d:\d\d)(?:\.\d{1,9})?(?: (\d{4}))?(?= )"
 )
+_CTIME = re.compile(  # and of `date`, which shows the zone
+    r"[A-Z][a-z]{2} ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) (?:([A-Z]{2,5}) )?(\d{4})(?= )"
+)
 _HOST_TAG = re.compile(r" (\S{0,254}[^\s:]) ([\w./@-]{1,64})(?:\[(\d{1,10})\])?:(?: |$)")
 _HOST_DRIVER = re.compile(r" ([^\s\[]\S{0,254})(?: kernel)? (?=NVRM|nvidia-nvswitch)")
 _HOST_KERNEL = re.compile(r" ?(\S{1,255}) kernel: ")
@@ -70,7 +73,10 @@ _FACILITY = re.compile(
     r"(?:kern|user|daemon|syslog|auth|local\d) {0,4}:\s?(?:emerg|alert|crit|err|warn|notice|info|debug) {0,4}: "
 )
 _TALOS = re.compile(r"([\w.:-]{1,255}): (?:kern|user|daemon): {1,2}\w{3,8}: (?=\[\d{4}-)")
-_DATED = r"<\d|\[ {0,8}\d{1,12}\.\d|\[[A-Z][a-z]{2} [A-Z]|\d{4}-\d\d-\d\d[T ]|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:"
+_DATED = (
+    r"<\d|\[ {0,8}\d{1,12}\.\d|\[[A-Z][a-z]{2} [A-Z]|\d{4}-\d\d-\d\d[T ]|"
+    r"(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:"
+)
 _FAN_OUT = re.compile(rf"([\w.-]{{1,255}})(?: {{1,8}}\| |: |\t)(?={_DATED}|NVRM:|kernel: )")
 _GREP = re.compile(rf"[\w./@~+-]{{1,255}}[:-](?:\d{{1,12}}[:-])?(?={_DATED})")  # grep names the file, with -n the line
 _FAN_BAR = re.compile(r"([\w.-]{1,255}) {1,8}\| ")
@@ -249,6 +255,10 @@ def _word(head: Head, line: str, at: int, clock: Clock) -> int:
         early, month, day, middle, hms, late = match.groups()
         year = early or middle or late
         head.at = clock.dated(year, month, day, hms) if year else clock.syslog(month, day, hms)
+        return _host(head, line, match.end())
+    if (match := _CTIME.match(line, at)) and (number := month_number(match[1])):
+        _, day, hms, name, year = match.groups()
+        head.at = clock.iso(f"{year}-{number:02}-{int(day):02} {hms}", None, "Z" if name in {"UTC", "GMT"} else None)
         return _host(head, line, match.end())
     if match := _FULL.match(line, at):
         zone = match[2] or ""
