@@ -1,4 +1,4 @@
-"""`medevac checkpoints JOB|DIR`: which checkpoints are clean, why, who took part in them; and to condemn one."""
+"""`medevac checkpoints JOB|DIR`: which are clean, why, who took part in them; and a person's word about one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import getpass
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -14,9 +14,9 @@ from cyclopts import Parameter
 from medevac.adapters.checkpoints import FolderCheckpoints
 from medevac.cli.exits import Exit
 from medevac.cli.history import read
-from medevac.cli.output import CommandError, moment, print_json, print_rows
+from medevac.cli.output import CommandError, moment, print_json, print_rows, say_error
 from medevac.core.actions import JudgeCheckpoint, VerifyCheckpoint
-from medevac.core.events import JobSubmitted, SealRank
+from medevac.core.events import CheckpointJudged, JobSubmitted, SealRank
 from medevac.core.jobs import Checkpoint, Job
 from medevac.core.lineage import Verdict, newest_clean, verdicts
 from medevac.core.progress import Pace
@@ -40,6 +40,7 @@ def checkpoints(
     state_dir: Path | None = None,
     verify: Annotated[bool, Parameter(negative="")] = False,
     condemn: int | None = None,
+    clean: int | None = None,
     why: str = "",
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> Exit:
@@ -55,6 +56,8 @@ def checkpoints(
         Read all files and compare them with what was sealed.
     condemn
         A step: nobody is to resume from it, nor from what continues it. Goes with --why; first written, then listed.
+    clean
+        A suspect step: you vouch for it. Its files are compared with its seal first. Goes with --why.
     why
         The reason, kept with it.
     json
@@ -66,9 +69,17 @@ def checkpoints(
     if condemn is not None:
         _condemn(found, condemn, why)
         found = _of_folder(Path(found.folder))
+    if clean is not None:
+        _vouch(found, clean, why)
+        found = _of_folder(Path(found.folder))
     judged = verdicts(found.job, found.view.doubts)
     problems = asyncio.run(_verified(found, list(judged))) if verify else {}
     rows = [_told(found.job.checkpoints[step], verdict, problems.get(step)) for step, verdict in judged.items()]
+    _show(found, rows, json=json, verify=verify)
+    return Exit.FOUND if any(problems.values()) else Exit.DONE
+
+
+def _show(found: Read, rows: list[dict[str, Any]], *, json: bool, verify: bool) -> None:
     if json:
         for row in rows:
             print_json(row)
@@ -80,7 +91,6 @@ def checkpoints(
         print("no checkpoint is known clean" if best is None else f"the newest clean one is step {best}")
     else:
         print(f"{found.source}: no checkpoints")
-    return Exit.FOUND if any(problems.values()) else Exit.DONE
 
 
 def _of_job(name: str, state_dir: Path | None) -> Read:
@@ -105,18 +115,57 @@ def _of_folder(folder: Path) -> Read:
 
 
 def _condemn(found: Read, step: int, why: str) -> None:
-    """Append a person's verdict to the folder's lineage file."""
+    _known(found, f"--condemn {step}", step, why)
+    _say(found, step, "condemned", f"condemned by {getpass.getuser()}: {why.strip()}")
+
+
+def _vouch(found: Read, step: int, why: str) -> None:
+    """A person's word lifts a verdict of the folder; what a controller itself doubts, only an order does."""
+    option = f"--clean {step}"
+    _known(found, option, step, why)
+    state, reason = _thought_of(found.job, found.view, step)
+    if found.job.checkpoints[step].sealed_at is None:
+        raise CommandError(f"{option}: it has no seal to compare with; {_order(found, step)}")
+    if state != "suspect":
+        raise CommandError(
+            f"{option}: it is {state}{f' ({reason})' if reason else ''}; only a suspect one may be cleaned"
+        )
+    judged = CheckpointJudged(at=time.time(), job=found.job.spec.job, step=step, state="clean")
+    state, reason = _thought_of(found.job.apply(judged), found.view, step)
+    if state != "clean":
+        raise CommandError(f"{option}: {reason}, which your word on this one does not change; {_order(found, step)}")
+    if problem := asyncio.run(_verified(found, [step]))[step]:
+        raise CommandError(f"{option}: it is not what was sealed: {problem}")
+    _say(found, step, "clean", f"vouched for by {getpass.getuser()}: {why.strip()}")
+    say_error(
+        f"written down; a controller that itself doubts a GPU or a step of it says so again: {_order(found, step)}"
+    )
+
+
+def _thought_of(job: Job, view: View, step: int) -> tuple[str, str]:
+    verdict = verdicts(job, view.doubts)[step]
+    return verdict.state, verdict.why
+
+
+def _order(found: Read, step: int) -> str:
+    """How a person has a job resume from it whatever is thought of it (law 5: by name, in the audit)."""
+    job = "JOB" if found.source == found.folder else found.source
+    return f"`medevac release {job} --resume-from {step}` resumes from it on your order"
+
+
+def _known(found: Read, option: str, step: int, why: str) -> None:
     if not why.strip():
-        raise CommandError(f"--condemn {step}: say why, with --why")
+        raise CommandError(f"{option}: say why, with --why")
     if not found.folder:
-        raise CommandError(f"--condemn {step}: job {found.source} has no checkpoint folder that is known")
+        raise CommandError(f"{option}: job {found.source} has no checkpoint folder that is known")
     if step not in found.job.checkpoints:
         known = listed([str(one) for one in sorted(found.job.checkpoints)]) or "none"
-        raise CommandError(f"--condemn {step}: there is no such checkpoint in {found.source}, which has {known}")
-    reason = f"condemned by {getpass.getuser()}: {why.strip()}"
-    order = JudgeCheckpoint(
-        id=f"cli/{time.time():.3f}/{step}", job=found.source, step=step, state="condemned", reason=reason
-    )
+        raise CommandError(f"{option}: there is no such checkpoint in {found.source}, which has {known}")
+
+
+def _say(found: Read, step: int, state: Literal["clean", "condemned"], reason: str) -> None:
+    """Append a person's verdict to the folder's lineage file."""
+    order = JudgeCheckpoint(id=f"cli/{time.time():.3f}/{step}", job=found.source, step=step, state=state, reason=reason)
     asyncio.run(FolderCheckpoints(writer="").judge(order, found.folder))
 
 
