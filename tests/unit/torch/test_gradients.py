@@ -26,6 +26,8 @@ from medevac.torch.sketch import EXTREME, PROJECTIONS, WARM_UP, WINDOW, Judge, S
         ([(LAUNCH, 5, 6), (0, 5, 6), (0, 5, 6)], "its reduction", [0]),
         ([(0, 5, 6), (0, 5, 6), (0, 8, 6)], "not the same on all ranks", [2]),
         ([(0, 5, 6), (0, 8, 6)], "not the same on all ranks", []),
+        ([(0, 5, 5), (0, 5, 5), (0, 8, 8), (0, 8, 8)], "not the same on all ranks", []),  # averaged in sub-groups
+        ([(0, 5, 5), (0, 5, 5), (0, 8, 8)], "not the same on all ranks", [2]),  # unequal ones
         ([(0, 5, 6), (CHANGED, 5, 7), (0, 5, 6)], "and the optimizer", [1]),
         ([(0, 5, 6), (CHANGED, 5, 7)], "and the optimizer", [1]),
         ([(CHANGED, 5, 9)] * 4, "", []),
