@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 import structlog
+from msgspec.structs import replace
 
 from medevac.controller.deeds import Deeds
 from medevac.controller.intake import Intake
@@ -147,7 +148,12 @@ class Runtime:
         await self.intake.take([WatchBegan(at=self._ports.clock.now()), *self._changed(seen)])
 
     def _changed(self, seen: ClusterSeen) -> tuple[AnyEvent, ...]:
-        return (seen,) if {node.name: node for node in seen.nodes} != dict(self.loop.view.nodes) else ()
+        """What is new of the cluster: a node that people take out tells the log nothing of the others."""
+        known = self.loop.view.nodes
+        if {node.name for node in seen.nodes} != known.keys():
+            return (seen,)
+        changed = tuple(node for node in seen.nodes if node != known[node.name])
+        return (replace(seen, nodes=changed, whole=False),) if changed else ()
 
     async def _look_around(self, tasks: asyncio.TaskGroup, every_s: float) -> None:
         """For ever: nodes that are new are taken in, and what tells of them is followed; and what people gave back."""

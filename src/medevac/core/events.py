@@ -81,7 +81,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One node and what it shares with others: rack, power feed, NVLink domain, the scheduler's partitions."""
+    """One node and what it shares with others: rack, power feed, NVLink domain, the scheduler's partitions.
+
+    `out`: somebody else than Medevac keeps it out of service.
+    """
 
     name: str
     rack: str = ""
@@ -89,12 +92,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     nvlink_domain: str = ""
     gpus: tuple[Gpu, ...] = ()
     partitions: tuple[str, ...] = ()
+    out: bool = False
 
 
 class ClusterSeen(Event, frozen=True, kw_only=True, tag=True):
-    """The nodes and GPUs that the scheduler has, whole."""
+    """The nodes and GPUs that the scheduler has; not `whole`: only those of them that have changed."""
 
     nodes: tuple[Node, ...]
+    whole: bool = True
 
 
 class JobPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

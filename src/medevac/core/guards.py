@@ -129,8 +129,11 @@ def _newly_out(view: View, action: Isolate, policy: Policy) -> list[str]:
 
 
 def _out(view: View, member: str) -> bool:
-    """Whether a GPU or node is out, itself or by what it is part of or has in it."""
+    """Whether a GPU or node is out, itself or by what it is part of or has in it, by whosever hand."""
     node = view.nodes.get(member)
+    home = node or view.nodes.get(view.owners.get(member, ""))
+    if home and home.out:
+        return True
     others = (gpu.uuid for gpu in node.gpus) if node else filter(None, (view.owners.get(member),))
     return any(view.device(name).state in OUT for name in (member, *others))
 

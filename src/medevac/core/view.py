@@ -209,9 +209,9 @@ class View(Struct, frozen=True, kw_only=True):
         return self.devices.get(name) or Device(name=name, node=self.owners.get(name, name))
 
     def _with_cluster(self, event: ClusterSeen) -> View:
-        owners = {gpu.uuid: node.name for node in event.nodes for gpu in node.gpus}
-        places = {(node.name, gpu.pci): gpu.uuid for node in event.nodes for gpu in node.gpus if gpu.pci}
-        nodes = {node.name: node for node in event.nodes}
+        nodes = ({} if event.whole else self.nodes) | {node.name: node for node in event.nodes}
+        owners = {gpu.uuid: node.name for node in nodes.values() for gpu in node.gpus}
+        places = {(node.name, gpu.pci): gpu.uuid for node in nodes.values() for gpu in node.gpus if gpu.pci}
         return replace(self, nodes=nodes, owners=Map(owners), by_pci=Map(places))
 
     def _with_evidence(self, event: FaultSeen | EccCounted) -> View:

@@ -478,6 +478,24 @@ def test_the_policy_here_is_the_one_for_a_single_machine() -> None:
 # --- nodes that come later --------------------------------------------------------------------------------------------
 
 
+async def test_of_a_node_that_people_take_out_the_log_hears_once(world: World) -> None:
+    """And of no other node: a big cluster's list is long."""
+    before = world.cluster.nodes
+    runtime = Runtime(world, world.policy, endless=True, look_around_s=5.0)
+    running = asyncio.create_task(runtime.run())
+    await asyncio.sleep(12)
+    gone = msgspec.structs.replace(before[0], out=True)
+    world.cluster.nodes = (gone, *before[1:])
+    await asyncio.sleep(30)
+    assert [(seen.nodes, seen.whole) for seen in await world.events(ClusterSeen)] == [(before, True), ((gone,), False)]
+    assert tuple(runtime.loop.view.nodes.values()) == (gone, *before[1:])
+    assert set(runtime.loop.view.owners) == {gpu.uuid for node in before for gpu in node.gpus}
+    world.cluster.nodes = before
+    await asyncio.sleep(12)
+    assert tuple(runtime.loop.view.nodes.values()) == before
+    running.cancel()
+
+
 async def test_nodes_that_come_later_are_taken_in_and_listened_to(world: World) -> None:
     """Without a new controller; what cannot be read meanwhile is read later, and each source is followed once."""
     first, later = ListSource("n0"), ListSource("n9")

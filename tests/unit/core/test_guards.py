@@ -103,6 +103,39 @@ def test_each_partition_has_the_clusters_budget_of_its_own() -> None:
     assert not held(fail(told, "g00", "g10"))
 
 
+def by_people(*names: str) -> ev.ClusterSeen:
+    """The nodes of these names are out by somebody else's hand: all that is told of them is what has changed."""
+    changed_ = tuple(replace(node, out=True) for node in NODES if node.name in names)
+    return replace(CLUSTER, nodes=changed_, whole=False)
+
+
+@pytest.mark.parametrize("budget", [{"cluster_share": 0.5}, {"floor_share": 0.5}, {"rack_share": 0.5}])
+@pytest.mark.parametrize("unit", ["node", "gpu"])
+def test_what_people_took_out_counts(unit: str, budget: dict[str, float]) -> None:
+    """And costs nothing more where it fails as well; what comes back counts no more."""
+    told = Told(changed(LOOSE, budget={"unit": unit, **budget}), CLUSTER, by_people("n0", "n1"))
+    assert tuple(told.view.nodes) == tuple(node.name for node in NODES)
+    assert held(told.tell(replace(xid(79, "g00", 9.0), gpu=None))) == []
+    told.settle(9.0)
+    rack = budget.get("rack_share")
+    assert bool(held(told.tell(replace(xid(79, "g20", 10.0), gpu=None)))) is (not rack)
+    told = Told(told.policy, CLUSTER, by_people("n0", "n2"))
+    assert held(told.tell(replace(xid(79, "g10", 10.0), gpu=None))) == [("budget", "Isolate")]
+    told.tell(CLUSTER)
+    assert "Isolate" in kinds(told.tell(ev.TimePassed(at=60.0)).actions)
+
+
+def test_a_job_recovers_and_nodes_come_back_while_people_have_spent_the_budget() -> None:
+    told = running(Told(changed(LOOSE, budget={"unit": "node", "cluster_share": 0.25})))
+    fail(told, "g00")
+    told.tell(by_people("n2", "n3"))
+    decision = told.tell(xid(79, "g10", 20.0))
+    assert held(decision) == [("budget", "Isolate")]
+    back = told.tell(ev.OrderGiven(at=21.0, what="return", who="alex", target="g00"))
+    assert kinds(back.actions) == ["GiveBack"]
+    assert told.view.jobs["job"].state != "running", "it was stopped for its fault"
+
+
 def test_nodes_are_counted_where_nodes_are_the_unit() -> None:
     told = Told(changed(LOOSE, budget={"unit": "node", "cluster_share": 0.25}), CLUSTER)
     lost = [replace(xid(79, f"g{n}0", 10.0 + n), gpu=None) for n in range(4)]

@@ -42,3 +42,15 @@ async def test_a_node_has_its_rack_and_its_partitions(site: SlurmSettings) -> No
         Node(name="n1", rack="s0", partitions=("train",)),
         Node(name="n2"),
     )
+
+
+async def test_a_node_that_people_took_out_is_told_to_be_out(site: SlurmSettings) -> None:
+    """And not one that we did, nor one that Slurm does not reach for a while."""
+    states = (
+        "IDLE+DRAIN Reason=fan tray",
+        "IDLE+DRAIN Reason=medevac[hard=n1] I7: Xid 79",
+        "DOWN* Reason=Not responding",
+    )
+    lines = zip(NODES.splitlines(), states, strict=True)
+    slurm: Any = Slurm("".join(f"{line.replace('State=IDLE', '')} State={state}\n" for line, state in lines))
+    assert [node.out for node in (await Look(slurm, site).cluster()).nodes] == [True, False, False]

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from medevac.adapters.schedulers.slurm.drains import Drains, theirs
+from medevac.adapters.schedulers.slurm.drains import Drains
+from medevac.adapters.schedulers.slurm.marks import theirs
 from medevac.adapters.schedulers.slurm.memory import Memory
 from medevac.adapters.schedulers.slurm.nodemark import NodeMark, with_node_mark
 from medevac.adapters.schedulers.slurm.restrict import Restrictions

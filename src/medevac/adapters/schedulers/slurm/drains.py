@@ -7,7 +7,7 @@ import structlog
 from medevac.adapters.schedulers.slurm.commands import Commands
 from medevac.adapters.schedulers.slurm.counts import Counts
 from medevac.adapters.schedulers.slurm.look import Look
-from medevac.adapters.schedulers.slurm.marks import AUTOMATIC, DrainTag, Mode, drain_tag
+from medevac.adapters.schedulers.slurm.marks import DrainTag, Mode, ours, theirs
 from medevac.adapters.schedulers.slurm.memory import Memory
 from medevac.adapters.schedulers.slurm.nodemark import node_mark
 from medevac.adapters.schedulers.slurm.reserve import Reservations
@@ -16,7 +16,6 @@ from medevac.adapters.schedulers.slurm.values import SlurmNode
 from medevac.core.actions import GiveBack, Isolate
 from medevac.ports.errors import OutcomeUnknown, PortError, Unsupported
 
-DOWN = frozenset({"DOWN", "FAIL", "FAILING"})
 log = structlog.get_logger(__name__)
 
 
@@ -115,17 +114,3 @@ class Drains:
 def fewer(node: SlurmNode) -> dict[str, Mode]:
     """What of a node is out by our hand while the node works on."""
     return node_mark(node.comment).fewer
-
-
-def ours(node: SlurmNode) -> DrainTag:
-    """What of a drained node is out by our hand: a tag that outlived its drain says nothing."""
-    tag = drain_tag(node.reason) if node.drained else None
-    return tag or DrainTag(out={})
-
-
-def theirs(node: SlurmNode) -> bool:
-    """Out by somebody else's hand: a drain that is not ours, or down for a reason that Slurm does not give itself."""
-    if node.drained:
-        return not ours(node).out
-    reason = node.reason
-    return bool(node.states & DOWN and reason and not AUTOMATIC.search(reason) and drain_tag(reason) is None)

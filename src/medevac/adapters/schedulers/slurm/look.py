@@ -12,6 +12,7 @@ import msgspec
 
 from medevac.adapters.schedulers.slurm import parse
 from medevac.adapters.schedulers.slurm.commands import Commands
+from medevac.adapters.schedulers.slurm.marks import theirs
 from medevac.adapters.schedulers.slurm.restd import Restd
 from medevac.adapters.schedulers.slurm.settings import SlurmSettings
 from medevac.adapters.schedulers.slurm.values import JobDetail, Partition, SlurmJob, SlurmNode
@@ -112,7 +113,9 @@ class Look:
         return parse.partitions(await self._run("scontrol", "-a", "-o", "show", "partition"))
 
     async def cluster(self) -> ClusterSeen:
-        """Racks and GPUs from `topology.toml`, and where that leaves a rack out, Slurm's lowest switch; partitions."""
+        """Racks and GPUs from `topology.toml`, and where that leaves a rack out, Slurm's lowest switch; partitions,
+        and whether somebody else has taken the node out.
+        """
         return await self.seen(await self.nodes())
 
     async def seen(self, read: Mapping[str, SlurmNode]) -> ClusterSeen:
@@ -151,4 +154,6 @@ class Look:
 
 
 def _node(known: Node, switch: str, node: SlurmNode) -> Node:
-    return msgspec.structs.replace(known, rack=known.rack or switch, partitions=tuple(sorted(node.partitions)))
+    return msgspec.structs.replace(
+        known, rack=known.rack or switch, partitions=tuple(sorted(node.partitions)), out=theirs(node)
+    )

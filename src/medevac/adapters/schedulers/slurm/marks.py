@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from medevac.adapters.schedulers.slurm.values import BETWEEN, WAITS, SlurmJob, Value
+from medevac.adapters.schedulers.slurm.values import BETWEEN, WAITS, SlurmJob, SlurmNode, Value
 
 KEY = "medevac"
 
@@ -90,6 +90,7 @@ AUTOMATIC = re.compile(
 )
 """Reasons that slurmctld and slurmd write themselves."""
 
+_DOWN = frozenset({"DOWN", "FAIL", "FAILING"})
 _TAG = re.compile(r"medevac\[([^\]]*)\] (\S*): ?(.*)", re.DOTALL)
 
 
@@ -120,3 +121,17 @@ def drain_tag(reason: str) -> DrainTag | None:
             return None
         out[name] = "hard" if mode == "hard" else "soft"
     return DrainTag(out=out, incident=found[2], why=found[3])
+
+
+def ours(node: SlurmNode) -> DrainTag:
+    """What of a drained node is out by our hand: a tag that outlived its drain says nothing."""
+    tag = drain_tag(node.reason) if node.drained else None
+    return tag or DrainTag(out={})
+
+
+def theirs(node: SlurmNode) -> bool:
+    """Out by somebody else's hand: a drain that is not ours, or down for a reason that Slurm does not give itself."""
+    if node.drained:
+        return not ours(node).out
+    reason = node.reason
+    return bool(node.states & _DOWN and reason and not AUTOMATIC.search(reason) and drain_tag(reason) is None)

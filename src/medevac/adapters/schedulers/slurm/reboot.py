@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from medevac.adapters.schedulers.slurm.drains import ours
+from medevac.adapters.schedulers.slurm.marks import ours
 from medevac.adapters.schedulers.slurm.nodemark import node_mark
 from medevac.adapters.schedulers.slurm.values import SlurmNode
 from medevac.core.actions import Repair
