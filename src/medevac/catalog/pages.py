@@ -71,12 +71,13 @@ def sxid_page(catalog: Catalog, entry: SxidEntry) -> str:
 
 def applies(entry: XidEntry, gpu: str) -> str:
     """Whether a GPU model can print this code, in words."""
-    if entry.gpus is None:
-        return "not published"
     model = gpu.strip().upper()
     model = GENERATIONS.get(model.lower(), model)
     if model not in MODELS:
-        return f"the tables do not say; they have {', '.join(MODELS)} and what is like them"
+        alike = ", ".join(name.upper() for name in GENERATIONS)
+        return f"unknown: NVIDIA's table has no such model; it has {', '.join(MODELS)}, which hold for {alike} too"
+    if entry.gpus is None:
+        return NOT_PUBLISHED
     return "can occur" if model in entry.gpus else "not expected on this model"
 
 

@@ -46,7 +46,8 @@ def test_page_names_the_rules_of_a_lines_own_words(capsys: pytest.CaptureFixture
         ("74", "h200", "On h200: can occur"),
         ("74", "B200", "On B200: not expected on this model"),
         ("175", "H100", "On H100: not published"),
-        ("79", "L40S", "On L40S: the tables do not say"),
+        ("79", "L40S", "On L40S: unknown: NVIDIA's table has no such model; it has A100, H100, B100, GB200"),
+        ("175", "FOO", "On FOO: unknown: NVIDIA's table has no such model"),
     ],
 )
 def test_page_for_a_model(code: str, gpu: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
