@@ -42,6 +42,7 @@ CSV_COLUMNS = (
     "file",
     "line",
     "raw",
+    "details",
 )
 
 
@@ -145,7 +146,8 @@ def incident_object(incident: Incident) -> IncidentObject:
 def csv_row(event: EventObject) -> tuple[object, ...]:
     """The event's values in the order of CSV_COLUMNS."""
     policy = f"{event.policy_action.action} ({event.policy_action.rule})" if event.policy_action else None
-    values = (policy if name == "policy_action" else getattr(event, name) for name in CSV_COLUMNS)
+    texts = {"policy_action": policy, "details": msgspec.json.encode(event.details).decode()}
+    values = (texts[name] if name in texts else getattr(event, name) for name in CSV_COLUMNS)
     return tuple("" if value is None else value for value in values)
 
 

@@ -130,6 +130,7 @@ def test_csv_has_a_row_an_event(log: str, capsys: pytest.CaptureFixture[str]) ->
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [row["code"] for row in rows if row["kind"] == "xid"] == ["48", "63", "45", "31"]
     assert rows[3]["policy_action"] == "RESET_WHEN_IDLE (remap-stored)"
+    assert json.loads(rows[3]["details"]) == {"row": "0x00000001a2b3c4d0", "state": "pending"}
 
 
 def test_html_is_one_page_and_escapes_what_the_log_says(
