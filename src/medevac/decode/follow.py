@@ -17,7 +17,7 @@ from pathlib import Path
 from medevac.core.events import FaultSeen
 from medevac.decode.context import Context
 from medevac.decode.export import SIGN, ExportDecoder
-from medevac.decode.readers import Unreadable, reason
+from medevac.decode.readers import BOM, Unreadable, reason
 from medevac.decode.scanner import line_counter, make_scanner
 from medevac.decode.stream import Decoder
 
@@ -47,8 +47,8 @@ class Feed:
         """The events of `data`; those that wait for more lines of their fact come later."""
         self._ctx.clock.reference = time.time()
         if not self._begun:
-            data = self._partial + data
-            if len(data) < len(SIGN) and SIGN.startswith(data):
+            data = (self._partial + data).removeprefix(BOM)
+            if any(len(data) < len(sign) and sign.startswith(data) for sign in (SIGN, BOM)):
                 self._partial = data
                 return []
             self._begun, self._partial = True, b""

@@ -21,7 +21,7 @@ _CHUNK = 1 << 18
 _ZSTD_PIECE = 1 << 12  # bytes decompressed at once: what they become is kept whole
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")  # a zstd frame without data, which pzstd begins with
 _LAYERS = 3  # of packing around one log
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _OTHERS = {
     b"LPKSHHRH": "is a binary journal: give the output of `journalctl -o json --file ...` instead",
     b"PK\x03\x04": "is a zip archive: `unzip -p FILE | medevac decode`",
@@ -221,8 +221,8 @@ def open_stream(
     elif other := next((why for sign, why in _OTHERS.items() if head.startswith(sign)), None):
         raise Unreadable(name, other)
     else:
-        if head.startswith(_BOM):
-            stream.read(len(_BOM))
+        if head.startswith(BOM):
+            stream.read(len(BOM))
         yield Log(name, stream, size * 12 if packed else size, mtime)
 
 

@@ -47,6 +47,20 @@ def test_a_line_is_read_when_it_is_whole(tmp_path: Path) -> None:
     tail.close()
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 40])
+def test_a_byte_order_mark_before_the_first_line_is_no_part_of_it(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "kern.log"
+    tail = Tail(str(path), from_start=True)
+    data = b"\xef\xbb\xbf2026-03-01T10:02:03.5Z gpu-7 kernel: " + xid(79)
+    append(path, data[:cut])
+    assert codes(tail) == []
+    append(path, data[cut:])
+    (event,) = tail.read()
+    assert (event.code, event.node, event.at, event.line) == (79, "gpu-7", 1772359323.5, 1)
+    assert event.raw.startswith("2026")
+    tail.close()
+
+
 def test_rotation_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
     path = tmp_path / "kern.log"
     path.write_bytes(b"")
