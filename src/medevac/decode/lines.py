@@ -30,6 +30,8 @@ _KERNEL_TAG = re.compile(r"^[^:\[]{0,64}?\d{1,2}:\d\d:\d\d[^:\[]{0,300} kernel: 
 _CLOCK_SET = re.compile(
     r"setting system clock to .{0,60}\((\d{9,11})\)|audit\((\d{9,11}\.\d{1,3}):\d{1,9}\): state=initialized"
 )
+_BERT_RECORD = "[Hardware Error]: event severity: "
+_STARTS_S = 60.0
 _MANAGERS = ("nv-fabricmanager", "nvidia-fabricmanager", "fabricmanager", "nv-hostengine")
 _CARRIERS = ("systemd-networkd", "NetworkManager")
 _MANAGER_TAG = re.compile(r"(nv-fabricmanager|nvidia-fabricmanager)(?:\[(\d{1,10})\])?: ")
@@ -208,9 +210,15 @@ def build(head: Head, reading: Reading, text: str, where: tuple[str, int], ctx: 
 
 
 def _machine_check(head: Head, details: Details, ctx: Context) -> None:
-    """A record of the boot before this one says so, and one on a machine that is set up to inject errors."""
-    before = ctx.previous_boot.get(head.node)
-    if before is not None and head.uptime is not None and 0 <= head.uptime - before < 2:
-        details["previous_boot"] = "yes"
+    """A record of the boot before this one says so, and one on a machine that is set up to inject errors.
+
+    Where BERT's header is missing, its records are known by having no `{number}` in front, which the other printers of
+    such records write (Linux drivers/acpi/apei: bert.c, ghes.c), and by the first minute, in which it is printed.
+    """
+    if head.uptime is not None:
+        before = ctx.previous_boot.get(head.node)
+        headed = before is not None and 0 <= head.uptime - before < 2
+        if headed or (head.uptime < _STARTS_S and head.message.startswith(_BERT_RECORD)):
+            details["previous_boot"] = "yes"
     if head.node in ctx.injectors:
         details["injector"] = "loaded"

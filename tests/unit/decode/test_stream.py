@@ -190,6 +190,14 @@ def test_the_records_of_the_boot_before_say_so() -> None:
     assert "previous_boot" not in now.details
 
 
+def test_a_record_of_the_boot_before_is_known_without_its_header() -> None:
+    data = b"""[    1.210199] [Hardware Error]: event severity: fatal
+[    2.082284] {1}[Hardware Error]: event severity: fatal
+[   99.000000] [Hardware Error]: event severity: fatal
+"""
+    assert [event.details.get("previous_boot") for event in decoded(data)] == ["yes", None, None]
+
+
 def test_events_keep_the_order_of_their_lines() -> None:
     rng = random.Random(3)
     pool = [shape.message.format(**FILL) for shape in load_shapes() if "\n" not in shape.message]
