@@ -24,7 +24,7 @@ from medevac.core.lineage import Verdict, verdicts
 from medevac.core.recover import hit
 from medevac.core.view import View
 from medevac.ports.store import EventRecord, Record
-from medevac.report.model import CheckpointTold, HeldTold, Kind, Moment, Point, Recovery
+from medevac.report.model import CheckpointTold, HeldTold, InPlace, Kind, Moment, Point, Recovery
 from medevac.report.words import Names, diagnosis, listed
 
 DISTURBS = {"leaving", "stopping", "backing-off", "gave-up", "held"}
@@ -68,6 +68,7 @@ class Notes:
         self.held: dict[tuple[str, str], HeldTold] = {}
         self.used: dict[tuple[int, int], list[int]] = {}
         self.replaced: list[CheckpointTold] = []
+        self.in_place: dict[tuple[int, int, str], InPlace] = {}
         self.policy = self.why = ""
         self.start = self.end = 0.0
         self._open: Recovery | None = None
@@ -182,6 +183,8 @@ class Notes:
         if event.handled:
             text = f"rank {event.rank} found step {event.step} to be bad; handled in place: {event.handled}"
             self._say(event.at, "detection", text)
+            one = InPlace(at=event.at, attempt=event.attempt, step=event.step, how=event.handled)
+            self.in_place.setdefault((one.attempt, one.step, one.how), one)  # each rank at fault tells it
             return
         if not event.finite:
             if notes.bad is None:

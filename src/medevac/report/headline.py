@@ -13,7 +13,8 @@ def headline(story: Story) -> str:
     match story.outcome:
         case "undisturbed":
             beside = " Hardware that it did not use failed meanwhile." if _worst(story, touched=False) else ""
-            return f"{name} finished undisturbed.{beside}"
+            within = f"finished; {count(len(story.in_place), 'fault')} handled in place, without a restart"
+            return f"{name} {within if story.in_place else 'finished undisturbed'}.{beside}"
         case "recovered" | "unproven":
             return _survived(story)
         case "gave-up":
@@ -53,7 +54,9 @@ def _worst(story: Story, *, touched: bool) -> IncidentTold | None:
 
 def _happened(story: Story) -> str:
     if not story.recoveries:
-        unseen = "Nothing disturbed the job." if story.outcome != "watched" else sentence(story.why or "It ended")
+        unseen = _in_place(story) or "Nothing disturbed the job."
+        if story.outcome == "watched":
+            unseen = " ".join(filter(None, [sentence(story.why or "It ended"), _in_place(story)]))
         beside = _worst(story, touched=False)
         if beside:
             return f"{unseen} {sentence(f'{beside.root}, which it did not use, failed: {_main(beside)}')}"
@@ -65,7 +68,16 @@ def _happened(story: Story) -> str:
     if bad and bad[0].bad:
         told += f" NaN or infinity was seen at step {bad[0].bad.step} of attempt {bad[0].number}."
     followed = count(len(story.recoveries) - 1, "more fault")
-    return told + (f" {followed} followed." if len(story.recoveries) > 1 else "")
+    told += f" {followed} followed." if len(story.recoveries) > 1 else ""
+    return " ".join(filter(None, [told, _in_place(story)]))
+
+
+def _in_place(story: Story) -> str:
+    """What the job itself has done about faults; "" where there was none."""
+    told = [f"step {one.step} was bad: {one.how}" for one in story.in_place]
+    if len(told) > 3:
+        told = [*told[:2], f"{len(told) - 2} more faults handled in place"]
+    return " ".join(map(sentence, told))
 
 
 def _main(incident: IncidentTold) -> str:
@@ -92,6 +104,8 @@ def _done(story: Story) -> str:
         would = listed(dict.fromkeys(held.what for held in story.held if not held.what.startswith("write down")))
         return sentence(f"nothing; it would have been: {would}" if would else "nothing")
     told = [f"taken out: {listed(out)}"] if out else []
+    if story.in_place:
+        told.append(f"by the job itself: {listed(dict.fromkeys(one.how for one in story.in_place))}")
     for recovery in story.recoveries:
         if recovery.to_attempt > recovery.from_attempt:
             attempt = next((a for a in story.attempts if a.number == recovery.to_attempt), None)
@@ -111,7 +125,7 @@ def _cost(story: Story) -> str:
     if story.outcome == "watched":
         return "Not known: nothing was done about it." if story.held else "Nothing."
     if not story.recoveries:
-        return "Nothing."
+        return "No restart; steps that were computed again in place are not counted." if story.in_place else "Nothing."
     told = [f"{count(story.lost_steps, 'step')} computed twice"]
     proven = all(recovery.proof_at is not None for recovery in story.recoveries)
     until = "from the fault to new progress" if proven else "without new progress"

@@ -188,6 +188,15 @@ class DeviceTold(Told, frozen=True, kw_only=True):
     last_rank: int | None
 
 
+class InPlace(Told, frozen=True, kw_only=True):
+    """A step that was bad, and what the job itself did about it, in its words: no restart was needed."""
+
+    at: float
+    attempt: int
+    step: int
+    how: str
+
+
 class Summary(Told, frozen=True, kw_only=True):
     """The four things to know, a sentence each."""
 
@@ -220,3 +229,4 @@ class Story(Told, frozen=True, kw_only=True):
     checkpoints: tuple[CheckpointTold, ...]
     held: tuple[HeldTold, ...]
     devices: tuple[DeviceTold, ...]
+    in_place: tuple[InPlace, ...] = ()

@@ -66,6 +66,7 @@ def build(records: Sequence[Record], job: str = "") -> Story:
         checkpoints=tuple(_checkpoints(notes, spec)),
         held=tuple(notes.held.values()),
         devices=tuple(_devices(notes, attempts)),
+        in_place=tuple(notes.in_place.values()),
     )
     return msgspec.structs.replace(bare, headline=headline(bare), summary=summary(bare))
 

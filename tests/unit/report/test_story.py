@@ -17,7 +17,8 @@ from tests.scenario.world import START, World
 
 from medevac.core.decision import Diagnosed, Finding, Incident, Part
 from medevac.core.diagnose_case import Clue, Diagnosis
-from medevac.ports.store import DecisionRecord, Record
+from medevac.core.events import StepReported
+from medevac.ports.store import DecisionRecord, EventRecord, Record
 from medevac.report import words
 from medevac.report.chart import LEFT, RIGHT, WIDTH, draw
 from medevac.report.story import Story, build, render_html, render_text, to_json
@@ -102,6 +103,43 @@ def test_each_end_has_its_headline(name: str, outcome: str, headline: str) -> No
     told = story(name)
     assert told.outcome == outcome
     assert headline in told.headline
+
+
+def handled(records: Sequence[Record], *told: tuple[int, int, str]) -> Sequence[Record]:
+    """The log with steps that ranks found bad and that the job has handled: rank, step, how."""
+    nth, record = next(
+        (n, r)
+        for n, r in enumerate(records)
+        if isinstance(r, EventRecord) and isinstance(r.event, StepReported) and r.event.step == 3
+    )
+    assert isinstance(record, EventRecord)
+    assert isinstance(record.event, StepReported)
+    bad = [
+        replace(record, event=replace(record.event, rank=rank, step=step, finite=False, handled=how))
+        for rank, step, how in told
+    ]
+    return [*records[: nth + 1], *bad, *records[nth + 1 :]]
+
+
+def test_what_the_job_handled_in_place_is_no_undisturbed_job() -> None:
+    back = "rolled back to step 2"
+    told = build(handled(log("decoy"), (1, 3, back), (2, 3, back), (1, 4, "skipped")))
+    assert told.outcome == "undisturbed"
+    assert told.headline.startswith("Job train finished; 2 faults handled in place, without a restart. Hardware that")
+    assert told.summary.happened.startswith("Step 3 was bad: rolled back to step 2. Step 4 was bad: skipped.")
+    assert told.summary.done.endswith("By the job itself: rolled back to step 2 and skipped.")
+    assert told.summary.cost.startswith("No restart;")
+    assert [(one.attempt, one.step, one.how) for one in told.in_place] == [(1, 3, back), (1, 4, "skipped")]
+    many = build(handled(log("decoy"), *((1, step, "skipped") for step in range(3, 9))))
+    assert "Step 4 was bad: skipped. 4 more faults handled in place." in many.summary.happened
+
+
+def test_what_was_handled_before_a_restart_is_told_beside_it() -> None:
+    told = build(handled(log("ecc_storm"), (1, 3, "done again")))
+    assert "survived the failure of node1 GPU 0" in told.headline
+    assert told.summary.happened.endswith("Step 3 was bad: done again.")
+    assert "By the job itself: done again." in told.summary.done
+    assert story("ecc_storm").in_place == ()
 
 
 def test_other_jobs_of_the_state_folder_are_not_in_the_story() -> None:
