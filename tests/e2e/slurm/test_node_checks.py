@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from tests.e2e.slurm.training import Service, gpu_lost
 
 from medevac.adapters.schedulers.slurm import SlurmScheduler
 from medevac.cli.main import main
-from medevac.core.events import ClusterSeen, EccCounted
+from medevac.controller.resumed import BY
+from medevac.core.events import ClusterSeen, EccCounted, OrderGiven
 
 
 @pytest.fixture
@@ -100,6 +103,44 @@ def test_a_lost_gpu_is_rebooted_and_a_new_node_is_looked_after(service: Service)
         assert service.stop() == 0
     finally:
         begins_anew(cluster, before)
+
+
+def test_a_node_that_a_person_resumes_is_in_service_for_us_too(service: Service) -> None:
+    """Without a word to Medevac; a new fault of the same GPU takes it out anew."""
+    cluster, gpu, once = service.cluster, "GPU-node2-0", ["hard-draining", "isolated"]
+    service.config.with_name("unmended.toml").write_text(UNMENDED)
+    text = service.config.read_text().replace('policy = "standard"', 'policy = "unmended.toml"')
+    service.config.write_text(f"{text}look_around_s = 1.0\n")
+
+    def out() -> dict[str, str]:
+        told = json.loads(service.medevac("status", "--state-dir", str(service.state), "--json"))
+        return {device["name"]: device["state"] for device in told["devices"]}
+
+    service.start()
+    gpu_lost(cluster, "node2")
+    service.until(lambda: service.moved_to(gpu) == once, "isolated")
+    assert out() == {gpu: "isolated"}
+    time.sleep(5.0)  # until a look around has seen it out by our hand
+    cluster.call("scontrol", "update", "NodeName=node2", "State=RESUME")
+    service.until(lambda: out() == {}, "healthy", 30.0)
+    assert service.moved_to(gpu) == [*once, "returning", "healthy"]
+    (order,) = service.events(OrderGiven)
+    assert (order.what, order.target, order.who) == ("return", gpu, BY)
+    assert shown(cluster, "node2", "State") == ("IDLE",)
+    gpu_lost(cluster, "node2")
+    service.until(lambda: service.moved_to(gpu) == [*once, "returning", "healthy", *once], "isolated again")
+    assert "DRAIN" in shown(cluster, "node2", "State")[0]
+    assert out() == {gpu: "isolated"}
+    assert service.stop() == 0
+
+
+UNMENDED = """
+name = "unmended"
+extends = "standard"
+
+[mending]
+automatic = []
+"""
 
 
 def new_node(conf: str) -> str:
