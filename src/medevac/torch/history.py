@@ -45,6 +45,8 @@ class History:
     def resume(self) -> Resumed:
         """Load what Medevac names; without Medevac the newest clean checkpoint that is as it was sealed.
 
+        One without a seal is loaded only where Medevac names it, which it does on an operator's order, or where the
+        job's policy has lineage = "none".
         Raises `Stop` (86) when what Medevac named is not what was sealed.
         """
         if self._place.rank == 0 and self.checkpoints:
@@ -52,7 +54,7 @@ class History:
         while path := self._agreed(self._wanted):
             assert self.checkpoints
             problem = self._verified(path)
-            if not problem:
+            if not problem or self._unsealed(path):
                 return Resumed(step=self.checkpoints.load(path), path=path)
             self.doubt([step_of(path.name) or 0], "condemned", problem)
             if self._ordered:
@@ -62,11 +64,28 @@ class History:
     @property
     def _ordered(self) -> bool:
         """Medevac says what to load, for this attempt's first start: a launcher's own restart is after that."""
-        return bool(self._client.job) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        first = bool(self._client.job) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+        return first and (self._client.resume_from is not None or not self._free)
+
+    @property
+    def _free(self) -> bool:
+        """The job's policy has lineage = "none": the newest checkpoint is taken, sealed or not."""
+        return bool(self._client.job) and os.environ.get("MEDEVAC_LINEAGE") == "none"
+
+    def _unsealed(self, path: Path) -> bool:
+        """It may be loaded without a seal to compare with, and has none. A seal that is torn is not missing."""
+        if not (self._ordered or self._free):
+            return False
+        missing = self._agreed(lambda: path if path.is_dir() and lineage.unsealed(path) else None) is not None
+        if missing and self._place.rank == 0:
+            log.warning("%s has no seal: it is loaded by order, or by the job's policy, and nothing is compared", path)
+        return missing
 
     def _wanted(self) -> Path | None:
         if self._ordered:
             return self._client.resume_from
+        if self._free and self.checkpoints:
+            return lineage.newest_of_any(self.checkpoints.folder)
         return self.checkpoints.newest_clean() if self.checkpoints else None
 
     def _agreed(self, choose: Callable[[], Path | None]) -> Path | None:

@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from medevac.client.lineage import Known, carry_doubts, judge, keep_doubts, survey
-from medevac.core.seal import Seal, SealedFile
+from medevac.core.seal import SEAL, Seal, SealedFile, step_of
 
 __all__ = [
     "Keep",
@@ -25,8 +25,10 @@ __all__ = [
     "hash_file",
     "judge",
     "newest_clean",
+    "newest_of_any",
     "prune",
     "survey",
+    "unsealed",
     "verify",
 ]
 
@@ -52,6 +54,23 @@ def newest_clean(folder: str | os.PathLike[str], before_step: int | None = None)
         if known.state == "clean" and (before_step is None or known.step < before_step)
     ]
     return clean[-1].path if clean else None
+
+
+def newest_of_any(folder: Path) -> Path | None:
+    """The newest step folder, sealed or not, that is not known to be condemned: where lineage does not count."""
+    condemned = {known.step for known in survey(folder) if known.state == "condemned"}
+    steps = {step: path for path in folder.glob("step_*") if (step := step_of(path.name)) is not None}
+    kept = steps.keys() - condemned
+    return steps[max(kept)] if kept else None
+
+
+def unsealed(path: Path) -> bool:
+    """Whether a step folder has no seal at all. Raises OSError where that cannot be known now."""
+    try:
+        (path / SEAL).stat()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def verify(path: Path, seal: Seal, *, part: int = 0, parts: int = 1) -> str:

@@ -238,3 +238,67 @@ def test_the_first_heartbeat_says_who_the_rank_is(monkeypatch: pytest.MonkeyPatc
     assert where == ("start", "n2", "GPU-1", "0000:3b:00.0", 0)
     assert told[0].memory is not None
     assert told[0].memory > 1 << 20
+
+
+def unsealed(folder: Path) -> Path:
+    """Two checkpoints, of steps 1 and 2; the seal of the newer one is not there."""
+    model, optimizer = made()
+    manager = CheckpointManager(folder, model, optimizer)
+    assert manager.save(1, wait=True)
+    assert manager.save(2, wait=True)
+    manager.close()
+    (folder / "step_00000002" / SEAL).unlink()
+    return folder / "step_00000002"
+
+
+def resume(folder: Path, told: Path | None) -> Path | None:
+    model, optimizer = made()
+    client = Client(NoLink(), job="j", attempt=2)
+    client.resume_from = told
+    guard = Guard(model, optimizer, checkpoint_dir=folder, client=client)
+    try:
+        return guard.resume().path
+    finally:
+        guard.close()
+
+
+def test_one_without_a_seal_is_loaded_where_medevac_names_it(tmp_path: Path) -> None:
+    path = unsealed(tmp_path)
+    assert resume(tmp_path, path) == path
+    assert lineage.newest_clean(tmp_path) == tmp_path / "step_00000001"  # and without an order it is passed over
+    assert resume(tmp_path, None) is None
+
+
+def test_a_torn_seal_is_no_missing_seal(tmp_path: Path) -> None:
+    path = unsealed(tmp_path)
+    (path / SEAL).write_text("{")
+    with pytest.raises(Stop, match="no seal that can be read") as stop:
+        resume(tmp_path, path)
+    assert stop.value.code == 86
+
+
+def test_a_seal_that_cannot_be_looked_at_loads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = unsealed(tmp_path)
+
+    def stale(*_: object) -> bool:
+        raise OSError(116, "Stale file handle", str(path))
+
+    monkeypatch.setattr(lineage, "unsealed", stale)
+    with pytest.raises(Stop, match="Stale file handle") as stop:
+        resume(tmp_path, path)
+    assert stop.value.code == 85
+
+
+def test_without_lineage_the_newest_that_is_not_condemned_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEDEVAC_LINEAGE", "none")
+    path = unsealed(tmp_path)
+    assert resume(tmp_path, None) == path
+    path.rename(tmp_path / "gone")
+    first = tmp_path / "step_00000001"
+    lineage.judge(tmp_path, [1], "suspect", "a test")
+    assert resume(tmp_path, None) == first
+    (first / "__0_0.distcp").write_bytes(b"spoilt")
+    assert resume(tmp_path, None) is None
+    assert states(tmp_path) == {1: "condemned"}

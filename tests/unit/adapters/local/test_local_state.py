@@ -58,6 +58,12 @@ def test_the_checkpoint_to_resume_from_is_a_path_or_absent() -> None:
     assert got["MEDEVAC_RESUME_FROM"] == "/ckpt/step_00000040"
     assert (got["MEDEVAC_JOB_ID"], got["MEDEVAC_ATTEMPT"], got["A"]) == ("j", "3", "1")
     assert "MEDEVAC_RESUME_FROM" not in env(spec, place)
+    assert "MEDEVAC_LINEAGE" not in got
+
+
+def test_a_job_whose_lineage_does_not_count_is_told_so() -> None:
+    spec = JobSpec(job="j", command=("c",), checkpoint_dir="/ckpt", policy=JobPolicy(lineage="none"))
+    assert env(spec, (RankPlace(rank=0, node="cpu"),))["MEDEVAC_LINEAGE"] == "none"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,14 @@ START_SECONDS = 60.0
 HANDOVER_SECONDS = 5.0
 """A keeper that stayed answers at once."""
 
-_IN_JOB = ("MEDEVAC_JOB_ID", "MEDEVAC_ATTEMPT", "MEDEVAC_RESUME_FROM", "MEDEVAC_SOCKET", "MEDEVAC_CHECKPOINT_DIR")
+_IN_JOB = (
+    "MEDEVAC_JOB_ID",
+    "MEDEVAC_ATTEMPT",
+    "MEDEVAC_RESUME_FROM",
+    "MEDEVAC_SOCKET",
+    "MEDEVAC_CHECKPOINT_DIR",
+    "MEDEVAC_LINEAGE",
+)
 
 
 def plan(spec: JobSpec, action: StartAttempt, nodes: Mapping[str, Node], state: Path, shm: Path) -> Plan:
@@ -74,6 +81,8 @@ def _job_variables(spec: JobSpec, action: StartAttempt, state: Path) -> dict[str
         found["MEDEVAC_WARM"] = "1"  # for a launcher of ranks
     if spec.checkpoint_dir:
         found["MEDEVAC_CHECKPOINT_DIR"] = spec.checkpoint_dir
+        if spec.policy.lineage == "none":
+            found["MEDEVAC_LINEAGE"] = "none"
         if action.resume_from is not None:
             found["MEDEVAC_RESUME_FROM"] = str(Path(spec.checkpoint_dir) / step_folder(action.resume_from))
     return found

@@ -30,6 +30,7 @@ def tell(slurm: SlurmScheduler, job: SlurmJob, memory: JobMemory, attempt: int, 
         "MEDEVAC_ATTEMPT": str(attempt),
         "MEDEVAC_CHECKPOINT_DIR": folder or "",
         "MEDEVAC_RESUME_FROM": step_folder(folder, step),
+        "MEDEVAC_LINEAGE": "none" if policy and policy.lineage == "none" else "",
     }
     write(Path(slurm.site.pointers), job.number, told)
 
