@@ -21,6 +21,7 @@ from medevac.core.seal import Seal, step_folder
 from medevac.torch import lineage, memory
 from medevac.torch.host_copy import Slot, capture, offsets
 from medevac.torch.layout import (
+    CannotSaveError,
     Chunk,
     Part,
     chunks_of,
@@ -29,6 +30,7 @@ from medevac.torch.layout import (
     metadata,
     parts_of,
     shell,
+    unsavable,
 )
 from medevac.torch.lineage import Keep
 from medevac.torch.place import Place, here
@@ -148,12 +150,15 @@ class CheckpointManager:
         """Capture the state as the checkpoint of `step`; with `wait` until it is on disk. True if so far all is well.
 
         On all ranks together. A machine that refuses memory or disk costs the checkpoint, not the training.
+        Raises TypeError, on all ranks, where at the first save the state of rank 0 cannot be pickled.
         """
         began = time.monotonic()
         try:
             self._capture(step, ecc)
         except OSError as problem:
             self._fail(step, f"{problem.filename or self.folder}: {problem.strerror or problem}")
+        except CannotSaveError as problem:
+            self._fail(step, str(problem))
         self._saved_at = time.monotonic()
         self.stall_s = self._saved_at - began
         return (self.wait() if wait else True) and step not in self.failed
@@ -161,7 +166,7 @@ class CheckpointManager:
     def _capture(self, step: int, ecc: Sequence[int | None]) -> None:
         flat, mapping = self.state.flat()
         parts, others = parts_of(flat, self._place.rank)
-        plan = self._agree(flat, parts)
+        plan = self._agree(flat, parts, others)
         self._asked = step
         self._captured.append((step, time.time()))
         parent, self.parent = self.parent, step
@@ -199,23 +204,22 @@ class CheckpointManager:
         draft = Seal(job=self._job, attempt=self._attempt, step=step, parent=parent, ranks=tuple(ranks))
         return msgspec.structs.replace(draft, at=time.time())  # of the capture, until it is sealed
 
-    def _agree(self, flat: Mapping[str, Any], parts: Sequence[Part]) -> _Plan:
+    def _agree(self, flat: Mapping[str, Any], parts: Sequence[Part], others: Mapping[str, Any]) -> _Plan:
         """Who writes what: gathered once, and again when the state has got another shape."""
         signature = [(name, tuple(value.shape), value.dtype) for name, value in flat.items() if torch.is_tensor(value)]
         if self._plan and self._plan.signature == signature:
             return self._plan
-        mine = (self._place, chunks_of(parts), secrets.token_hex(4))
-        gathered: list[Any] = [mine] * self._place.world
-        if self._place.world > 1:
-            dist.all_gather_object(gathered, mine)
+        gathered = self._gathered((self._place, chunks_of(parts), secrets.token_hex(4), unsavable(others)))
+        if problem := next(filter(None, (problem for *_, problem in gathered)), ""):
+            raise TypeError(problem)
         sizes = [part.local.numel() * part.local.element_size() for part in parts]
         at, size = offsets(sizes)
         self._let_go()
         self._plan = _Plan(
             signature=signature,
             tag=f"{self._attempt}-{gathered[0][2]}",
-            chunks={place.rank: chunks for place, chunks, _ in gathered},
-            places=[place for place, _, _ in gathered],
+            chunks={place.rank: chunks for place, chunks, *_ in gathered},
+            places=[place for place, *_ in gathered],
             offsets=at,
             size=size,
         )

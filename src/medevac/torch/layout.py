@@ -159,16 +159,32 @@ def file_name(rank: int) -> str:
     return f"__{rank}_0.distcp"
 
 
+class CannotSaveError(Exception):
+    """A part of the state that is no tensor and that cannot be pickled: its name, and why."""
+
+
 def encode_others(others: Mapping[str, Any]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """What is no tensor as archives one after the other, and where each lies among them."""
+    """What is no tensor as archives one after the other, and where each lies among them. Raises `CannotSaveError`."""
     out, places = io.BytesIO(), {}
     for name, value in others.items():
         at = out.tell()
         one = io.BytesIO()
-        torch.save(value, one)
+        try:
+            torch.save(value, one)
+        except (pickle.PickleError, TypeError, AttributeError, ValueError, RuntimeError) as problem:
+            raise CannotSaveError(f"{name} cannot be pickled, and so not be saved: {problem}") from problem
         out.write(one.getbuffer())
         places[name] = (at, out.tell() - at)
     return out.getvalue(), places
+
+
+def unsavable(others: Mapping[str, Any]) -> str:
+    """The first of them that cannot be pickled, in words; "" for none."""
+    try:
+        encode_others(others)
+    except CannotSaveError as problem:
+        return str(problem)
+    return ""
 
 
 def metadata(chunks: Mapping[int, Sequence[Chunk]], others: Mapping[str, tuple[int, int]], mapping: Any) -> bytes:

@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -302,3 +303,52 @@ def test_without_lineage_the_newest_that_is_not_condemned_is_taken(
     (first / "__0_0.distcp").write_bytes(b"spoilt")
     assert resume(tmp_path, None) is None
     assert states(tmp_path) == {1: "condemned"}
+
+
+class Holds:
+    """An `extra` with one thing in its state."""
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def state_dict(self) -> dict[str, object]:
+        return {"thing": self.thing}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.thing = state["thing"]
+
+
+def test_a_state_that_cannot_be_pickled_is_named_at_the_first_save(tmp_path: Path) -> None:
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer, extra={"loader": Holds(threading.Lock())})
+    with pytest.raises(TypeError, match=r"extra\.loader\.thing cannot be pickled"):
+        manager.save(1)
+    manager.close()
+    assert lineage.newest_clean(tmp_path) is None
+
+
+def test_all_ranks_hear_of_rank_0s_state_that_cannot_be_pickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = made()
+    manager = CheckpointManager(tmp_path, model, optimizer, place=Place(rank=1, world=2))
+    problem = "extra.loader.thing cannot be pickled"
+    monkeypatch.setattr(manager, "_gathered", lambda mine: [(Place(world=2), [], "t", problem), mine])
+    with pytest.raises(TypeError, match=r"extra\.loader\.thing"):
+        manager.save(1)
+    manager.close()
+
+
+def test_one_that_becomes_so_later_costs_the_checkpoint_only(tmp_path: Path) -> None:
+    model, optimizer = made()
+    loader = Holds(1)
+    manager = CheckpointManager(tmp_path, model, optimizer, extra={"loader": loader})
+    assert manager.save(1, wait=True)
+    loader.thing = threading.Lock()
+    assert not manager.save(2, wait=True)
+    assert "extra.loader.thing" in manager.failed[2]
+    loader.thing = 3
+    assert manager.save(3, wait=True)
+    manager.close()
+    assert states(tmp_path) == {1: "clean", 3: "clean"}
+    assert [known.seal.parent for known in lineage.survey(tmp_path)] == [None, 1]
