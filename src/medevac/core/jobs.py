@@ -68,7 +68,8 @@ class Job(Struct, frozen=True, kw_only=True):
     attempts in a row ended without passing `best`; `lead` the step that rank 0 reported last (a job that goes back, or
     starts again inside its attempt, moves all the same); `bad` the (attempt, step) pairs where NaN or infinity showed,
     `bad_rank` the rank that said so last; `denied` why its last starts came to nothing (no-place, refused), `denials`
-    how many in a row; `failed_as` how its last attempt failed by itself, "" once it is past that.
+    how many in a row; `ran` where an attempt last really ran; `failed_as` how its last attempt failed by itself, ""
+    once it is past that.
     """
 
     spec: JobSubmitted
@@ -81,6 +82,7 @@ class Job(Struct, frozen=True, kw_only=True):
     cause: str = ""
     attempt: int = 0
     ranks: tuple[RankPlace, ...] = ()
+    ran: tuple[RankPlace, ...] = ()
     resumed: int | None = None
     best: int = -1
     reached: int = -1
@@ -123,6 +125,7 @@ class Job(Struct, frozen=True, kw_only=True):
                 return replace(
                     self,
                     ranks=event.ranks,
+                    ran=event.ranks,
                     started_at=event.at,
                     pace=self.pace.after("start", event.seen_at or event.at),
                 )

@@ -71,7 +71,7 @@ def places(job: Job, view: View, policy: Policy) -> tuple[RankPlace, ...] | None
     """Where its next attempt goes; None while nothing is usable."""
     nodes = tuple(view.nodes.values())
     spec, least = job.spec, job.spec.policy.min_ranks or 1
-    return place(nodes, spec.ranks, spec.gpus_per_rank, out_for(job, view, policy), job.ranks, least)
+    return place(nodes, spec.ranks, spec.gpus_per_rank, out_for(job, view, policy), job.ran or job.ranks, least)
 
 
 def may_grow(job: Job, view: View, policy: Policy) -> bool:

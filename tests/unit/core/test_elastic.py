@@ -131,3 +131,23 @@ def test_what_a_person_gave_back_is_not_blamed_for_the_job_any_more() -> None:
     told.settle(21.0)
     assert told.view.device("g00").state == "healthy"
     assert "g00" not in told.view.jobs["job"].culprits
+
+
+def test_after_starts_that_found_no_room_it_goes_back_to_where_it_ran() -> None:
+    told = started(gpus_per_rank=1)
+    had = [place.gpus for place in told.view.jobs["job"].ranks]
+    told.tell(sealed(told, 10, 3.0), xid(79, "g00", 5.0))
+    told.settle(5.5)
+    end(told, 6.0, why="stopped")
+    told.tell(ev.TimePassed(at=told.view.deadline() or 0.0))
+    told.tell(ev.CheckpointVerified(at=8.0, job="job", step=10, ok=True))
+    start = next(a for a in told.view.pending.values() if isinstance(a, StartAttempt))
+    assert [place.gpus for place in start.ranks] != had
+    told.tell(ev.ActionSettled(at=9.0, action=start.id, outcome="no-room", why="too few nodes"))
+    told.tell(ev.OrderGiven(at=10.0, what="return", target="g00", who="a person"))
+    told.settle(11.0)
+    for at in (told.view.deadline() or 0.0, 400.0):
+        told.tell(ev.TimePassed(at=at))
+        told.tell(ev.CheckpointVerified(at=at, job="job", step=10, ok=True))
+    start = next(a for a in told.view.pending.values() if isinstance(a, StartAttempt))
+    assert [place.gpus for place in start.ranks] == had
