@@ -259,6 +259,7 @@ class Rank:
         draft = Seal(job=job, attempt=attempt, step=self.step, parent=self.parent, ranks=ranks)
         if save(draft, self.wanted.checkpoints, np.array(self.memory)):
             self.parent = self.step
+        self.client.heartbeat(self.step)  # the save is over: a hang from here on is not one of a save
 
 
 def say(line: str) -> None:

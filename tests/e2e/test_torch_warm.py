@@ -60,7 +60,8 @@ import torch.distributed as dist
 dist.init_process_group("gloo")
 again = os.environ["TORCHELASTIC_RESTART_COUNT"]
 forked = "torch.distributed.run" in sys.modules
-print("rank", dist.get_rank(), again, forked, os.getsid(0) == os.getpid(), sys.argv[1:], flush=True)
+line = f"rank {dist.get_rank()} {again} {forked} {os.getsid(0) == os.getpid()} {sys.argv[1:]}\\n"
+os.write(1, line.encode())  # whole: two ranks print into one pipe
 dist.barrier()
 if again == "0" and dist.get_rank() == 1:
     os.kill(os.getpid(), signal.SIGKILL)

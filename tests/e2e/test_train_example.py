@@ -183,9 +183,12 @@ def test_under_medevac_it_loads_what_it_was_told_and_reports(job: Job, undisturb
             events = [msgspec.json.decode(packet, type=AnyEvent) for packet in iter(lambda: peer.recv(65536), b"")]
     assert job.codes() == [0]
     assert [event.step for event in events if isinstance(event, ResumedFrom)] == [30]
-    heartbeats = [event for event in events if isinstance(event, StepReported) and event.phase == "step"]
+    told = [event for event in events if isinstance(event, StepReported) and event.phase == "step"]
+    heartbeats = [event for event in told if event.loss is not None]
     assert [event.step for event in heartbeats] == list(range(31, STEPS + 1))
-    assert all(event.loss is not None and event.grad_norm and event.compute_s is not None for event in heartbeats)
+    saved = [event.step for event in events if isinstance(event, StepReported) and event.phase == "save"]
+    assert [event.step for event in told if event.loss is None] == saved, "one when a save is over, too"
+    assert all(event.grad_norm and event.compute_s is not None for event in heartbeats)
     assert job.final()["parameters"] == undisturbed
     seal = decode_seal((job.checkpoints / "step_00000040" / "medevac.json").read_bytes())
     assert (seal.job, seal.attempt, seal.parent) == ("j", 2, 30)
