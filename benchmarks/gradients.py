@@ -15,7 +15,6 @@ import functools
 import gzip
 import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch_overhead import free_port  # the benchmark beside this one
 
 from medevac.torch import gradient_crc, sketch
 from medevac.torch.aggregate import METHODS, Aggregate
@@ -38,8 +38,8 @@ COMM_RANKS, COMM_WORDS, COMM_ROUNDS = 5, 4_000_000, 6
 # --- cost -------------------------------------------------------------------------------------------------------------
 
 
-def cost_rows() -> dict[str, object]:
-    """A transformer of 10.6 M parameters with Adam, two rows of 64 tokens: one look against one step."""
+def training_step() -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
+    """A transformer of 10.6 M parameters with Adam on two rows of 64 tokens, after its first step; and one more."""
     torch.manual_seed(0)
     layers = [nn.TransformerEncoderLayer(384, 6, 1536, dropout=0.0, batch_first=True) for _ in range(6)]
     model = nn.Sequential(*layers)
@@ -52,6 +52,12 @@ def cost_rows() -> dict[str, object]:
         optimizer.step()
 
     step()
+    return model, optimizer, step
+
+
+def cost_rows() -> dict[str, object]:
+    """One look at the gradients of `training_step` against one step."""
+    model, _, step = training_step()
     whole = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
     buckets = torch.split(whole, 6_553_600)
     calls: dict[str, Callable[[], object]] = {
@@ -71,9 +77,11 @@ def cost_rows() -> dict[str, object]:
     }
 
 
-def interleaved(calls: dict[str, Callable[[], object]], times: int = 7) -> dict[str, float]:
-    """Median seconds of each, taken in turns."""
+def interleaved(calls: dict[str, Callable[[], object]], times: int = 9) -> dict[str, float]:
+    """Median seconds of each, taken in turns, so that a busy machine is as busy for all."""
     took: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
     for _ in range(times):
         for name, call in calls.items():
             began = time.perf_counter()
@@ -154,7 +162,7 @@ def _median(method: Aggregate, ranks: int, wrong: int, attack: str) -> float:
 
 def comm_rows() -> dict[str, object]:
     """`COMM_RANKS` real ranks reduce a bucket of 16 MB by each way; rank 0 counts what passes the loopback."""
-    port = str(random.randint(20_000, 30_000))
+    port = str(free_port())
     env = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(COMM_RANKS)}
     ranks = [
         subprocess.Popen(

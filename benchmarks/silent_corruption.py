@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-import gradients  # the benchmark beside this one
 import numpy as np
 import torch
 from corruption.methods import METHODS
 from corruption.replicas import POINTS, REPLICAS, SHAPES, Replicas, struck, words_of
+from gradients import comm_rows, cost_rows, interleaved, robust_rows, training_step  # the benchmark beside this
 from torch import Tensor, nn
 
 from medevac.torch import replay
@@ -34,19 +32,6 @@ from medevac.torch.replica_hash import combined, first_state, flat_bytes, hash_t
 TRIALS = 40
 
 # --- cost -------------------------------------------------------------------------------------------------------------
-
-
-def interleaved(calls: dict[str, Callable[[], object]], times: int = 9) -> dict[str, float]:
-    """Median seconds of each, taken in turns, so that a busy machine is as busy for all."""
-    took: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(times):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            took[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each) for name, each in took.items()}
 
 
 def rate_rows(*, compiled: bool) -> dict[str, object]:
@@ -74,19 +59,8 @@ def rate_rows(*, compiled: bool) -> dict[str, object]:
 
 
 def share_rows() -> dict[str, object]:
-    """A transformer of 10.6 M parameters with Adam: one check of all state against one step."""
-    torch.manual_seed(0)
-    layers = [nn.TransformerEncoderLayer(384, 6, 1536, dropout=0.0, batch_first=True) for _ in range(6)]
-    model = nn.Sequential(*layers)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
-    rows = torch.randn(2, 64, 384)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(rows).square().mean().backward()
-        optimizer.step()
-
-    step()
+    """One check of all state of `training_step` against one step."""
+    model, optimizer, step = training_step()
     state = [*model.parameters(), *(one for each in optimizer.state.values() for one in each.values())]
     took = interleaved({"step": step, "check": lambda: combined(hash_tensors(state))}, 5)
     return {
@@ -224,9 +198,9 @@ def main() -> int:
     given = parser.parse_args()
     rows: dict[str, object] = {"benchmark": "silent_corruption"}
     if given.only in {None, "cost"}:
-        rows |= rate_rows(compiled=given.compiled) | share_rows() | gradients.cost_rows()
+        rows |= rate_rows(compiled=given.compiled) | share_rows() | cost_rows()
     if given.only in {None, "robust"}:
-        rows |= gradients.comm_rows() | gradients.robust_rows()
+        rows |= comm_rows() | robust_rows()
     if given.only in {None, "counts"}:
         count = 100_000 if given.full else 10_000
         rows |= {"injections": count, "bitflips_missed_by_replica_hash": missed(count)}

@@ -153,7 +153,7 @@ def _moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 def _async_stall(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> float:
     """`dcp.async_save` as it comes, one in flight: how long the call blocks."""
-    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(_port()))
+    os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
     dist.init_process_group("gloo")
     found = []
     for number in range(4):
@@ -166,7 +166,7 @@ def _async_stall(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Pat
     return statistics.median(found)
 
 
-def _port() -> int:
+def free_port() -> int:
     with socket.socket() as trial:
         trial.bind(("127.0.0.1", 0))
         return int(trial.getsockname()[1])
