@@ -28,20 +28,22 @@ class Catalog:
 
     def __init__(self, read: Callable[[str], bytes]) -> None:
         self.read = read
-        self._xids: dict[int, schema.XidEntry] = {}
-        self._sxids: dict[int, schema.SxidEntry] = {}
+        self._xids: dict[int, schema.XidEntry | None] = {}
+        self._sxids: dict[int, schema.SxidEntry | None] = {}
 
     def xid(self, code: int) -> schema.XidEntry | None:
         """The entry of an Xid code, None where the catalog does not know it."""
-        if code not in self._xids and (alone := self._alone("xid", code, schema.XidFile)):
-            self._xids[code] = _dated(alone.xid[0], alone.checked)
-        return self._xids.get(code) or self.xids.get(code)
+        if code not in self._xids:
+            alone = self._alone("xid", code, schema.XidFile)
+            self._xids[code] = _dated(alone.xid[0], alone.checked) if alone else self.xids.get(code)
+        return self._xids[code]
 
     def sxid(self, code: int) -> schema.SxidEntry | None:
         """The entry of an SXid code, None where the catalog does not know it."""
-        if code not in self._sxids and (alone := self._alone("sxid", code, schema.SxidFile)):
-            self._sxids[code] = _dated(alone.sxid[0], alone.checked)
-        return self._sxids.get(code) or self.sxids.get(code)
+        if code not in self._sxids:
+            alone = self._alone("sxid", code, schema.SxidFile)
+            self._sxids[code] = _dated(alone.sxid[0], alone.checked) if alone else self.sxids.get(code)
+        return self._sxids[code]
 
     def _alone(self, table: str, code: int, shape: type[FileT]) -> FileT | None:
         """A table's file with the entry of `code` only, None where it has none: the whole takes 20 to 40 ms to read."""

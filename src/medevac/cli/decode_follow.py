@@ -13,7 +13,7 @@ import msgspec
 from medevac.cli.decode import is_broken
 from medevac.cli.decode_filters import Filters
 from medevac.cli.exits import Exit
-from medevac.cli.output import SEVERITY_STYLES, console, moment, say_error
+from medevac.cli.output import SEVERITY_STYLES, console, moment, on_terminal, say_error
 from medevac.core.events import FaultSeen
 from medevac.decode.incidents import Incidents, Membership
 from medevac.decode.output import EventObject, event_object
@@ -78,7 +78,7 @@ def _show(event: EventObject, fault: FaultSeen, member: Membership) -> None:
     if member.role == "victim":
         words += f" (follows from incident {member.incident})"
     values = (moment(fault.at), event.severity, where, words, action or "-")
-    if not console().is_terminal:
+    if not on_terminal():
         print("\t".join(values), flush=True)
         return
     from rich.text import Text

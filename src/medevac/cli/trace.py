@@ -9,11 +9,9 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from medevac.cli.audit import moment_of
 from medevac.cli.exits import Exit
 from medevac.cli.inputs import HYPHEN, STDIN, names
 from medevac.cli.output import CommandError, print_json, say_error
-from medevac.cli.trace_part import trace_part
 from medevac.core.flight_recorder import Stall, analyse
 from medevac.decode.fr_dump_files import read_dumps
 
@@ -49,8 +47,7 @@ def trace(
     if since is not None or checkpoint_dir is not None or state_dir is not None or _PART.fullmatch(dumps[0]):
         if len(dumps) > 1:
             raise CommandError("--since, --checkpoint-dir and --state-dir: name one GPU or node, and no dumps")
-        start = moment_of(since) if since else 0.0
-        return trace_part(dumps[0], start, checkpoint_dir, state_dir, json=json)
+        return _of_part(dumps[0], since, checkpoint_dir, state_dir, json=json)
     paths = [Path(name) for name in names(dumps, "trace")]
     gone = next((path for path in paths if str(path) != STDIN and not path.exists()), None)
     if gone is not None:
@@ -68,6 +65,14 @@ def trace(
     if read.unread:
         return Exit.UNREADABLE
     return Exit.DONE if stall.held == "none" else Exit.FOUND
+
+
+def _of_part(part: str, since: str | None, folder: Path | None, state: Path | None, *, json: bool) -> Exit:
+    """Loads the store and the checkpoints' reader, which no dump needs."""
+    from medevac.cli.audit import moment_of
+    from medevac.cli.trace_part import trace_part
+
+    return trace_part(part, moment_of(since) if since else 0.0, folder, state, json=json)
 
 
 def story(stall: Stall, dumps: int) -> str:

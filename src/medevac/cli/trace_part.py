@@ -17,6 +17,7 @@ from medevac.core.jobs import Job
 from medevac.core.progress import Pace
 from medevac.core.seal import SEAL, decode_seal, step_of
 from medevac.core.trace import Traced, trace
+from medevac.report.words import count
 
 
 def trace_part(part: str, since: float, folder: Path | None, state_dir: Path | None, *, json: bool) -> Exit:
@@ -33,7 +34,7 @@ def trace_part(part: str, since: float, folder: Path | None, state_dir: Path | N
         for one in touched:
             _show(one)
         if not touched:
-            print(f"{part}: no sealed checkpoint of {_plural(len(jobs), 'job')} has it after {moment(since)}")
+            print(f"{part}: no sealed checkpoint of {count(len(jobs), 'job')} has it after {moment(since)}")
     return Exit.FOUND if touched else Exit.DONE
 
 
@@ -82,7 +83,3 @@ def _show(one: Traced) -> None:
 
 def _why(why: str, ranks: tuple[int, ...]) -> str:
     return f"{why} (rank {', '.join(map(str, ranks))})" if ranks else why
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"

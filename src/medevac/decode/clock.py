@@ -122,7 +122,9 @@ class Clock:
         self.hosts[host] = host
 
     def iso(self, seconds: str, fraction: str | None, zone: str | None) -> float:
-        """`2025-01-21T04:41:44`, `.283302` or `,283302`, `Z` or `+00:00` or `+0800` or none."""
+        """`2025-01-21T04:41:44`, `.283302` or `,283302`, `Z`, `UTC`, `+00:00`, `+0800`; with none, or the name
+        of another zone, the log's own.
+        """
         base = self._seconds.get(seconds)
         if base is None:
             day = seconds[:10]
@@ -131,7 +133,7 @@ class Clock:
                 base = _keep(self._days, day, _midnight(day))
             base = _keep(self._seconds, seconds, base and base + _of_day(seconds[11:]))
             if base:
-                ahead = _zone(zone) if zone and zone != "Z" else 0.0
+                ahead = _zone(zone) or 0.0
                 self.note(base - ahead, ahead)
         if not base:
             return 0.0
@@ -139,7 +141,10 @@ class Clock:
             base += float("0." + fraction[1:])
         if not zone:
             return base - self.offset
-        return base if zone in {"Z", "+00:00"} else base - _zone(zone)
+        if zone in {"Z", "+00:00"}:
+            return base
+        shown = _zone(zone)
+        return base - (self.offset if shown is None else shown)
 
     def syslog(self, month: str, day: str, clock: str) -> float:
         """`Aug`, `10`, `15:36:05`, the year inferred."""
@@ -231,7 +236,12 @@ def _midnight(day: str) -> float:
     return epoch(int(day[:4]), int(day[5:7]), int(day[8:]))
 
 
-def _zone(text: str) -> float:
+def _zone(text: str | None) -> float | None:
+    """Seconds ahead of UTC; None where the text does not say."""
+    if text in {"Z", "UTC", "GMT"}:
+        return 0.0
+    if not text or text[0] not in "+-":
+        return None
     digits = text[1:].replace(":", "")
     seconds = int(digits[:2]) * 3600.0 + int(digits[2:4] or 0) * 60.0
     return -seconds if text[0] == "-" else seconds

@@ -19,11 +19,10 @@ from medevac.decode.context import Context
 from medevac.decode.export import SIGN, ExportDecoder
 from medevac.decode.readers import BOM, Unreadable, reason
 from medevac.decode.scanner import line_counter, make_scanner
-from medevac.decode.stream import Decoder
+from medevac.decode.stream import BLOCK, LONGEST, Decoder
 
 KMSG = "/dev/kmsg"
 _PIECE = 1 << 18
-_LONGEST = 4 << 20  # bytes that a line may be long; of a longer one the beginning is read
 _KNOWN_AGAIN = 64  # bytes before our place in a file that tell whether it is still the same text
 
 
@@ -63,7 +62,7 @@ class Feed:
             data = data[end or len(data) :]
         data = self._partial + data
         cut = data.rfind(b"\n") + 1
-        if not cut and len(data) > _LONGEST:
+        if not cut and len(data) > LONGEST * BLOCK:
             self._inside, cut = True, len(data)
         lines, self._partial = data[:cut], data[cut:]
         return self._lines.feed(lines, cut) + self._lines.read_so_far() if cut else []

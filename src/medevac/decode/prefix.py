@@ -258,13 +258,10 @@ def _word(head: Head, line: str, at: int, clock: Clock) -> int:
         return _host(head, line, match.end())
     if (match := _CTIME.match(line, at)) and (number := month_number(match[1])):
         _, day, hms, name, year = match.groups()
-        head.at = clock.iso(f"{year}-{number:02}-{int(day):02} {hms}", None, "Z" if name in {"UTC", "GMT"} else None)
+        head.at = clock.iso(f"{year}-{number:02}-{int(day):02} {hms}", None, name)
         return _host(head, line, match.end())
     if match := _FULL.match(line, at):
-        zone = match[2] or ""
-        head.at = clock.iso(
-            match[1], None, "Z" if zone in {"UTC", "GMT"} else zone.ljust(5, "0") if zone[:1] in "+-" else None
-        )
+        head.at = clock.iso(match[1], None, match[2])
         return _host(head, line, match.end())
     if not head.node and not head.at and (match := _GREP.match(line, at)):
         return match.end()

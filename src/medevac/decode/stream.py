@@ -50,7 +50,7 @@ class Decoder:
     def feed(self, data: bytes | bytearray, size: int) -> list[FaultSeen]:
         """Take `data[:size]`; gives the events that are read by then."""
         self._find(data, size)
-        return self._parse() if len(self._found) >= _BATCH else []
+        return self.read_so_far() if len(self._found) >= _BATCH else []
 
     def _find(self, data: bytes | bytearray, size: int) -> None:
         """Keep the lines that an anchor hits, and the few after some of them."""
@@ -86,7 +86,8 @@ class Decoder:
             line += count(data, at, size)
         self._line, self._ahead = line, ahead
 
-    def _parse(self) -> list[FaultSeen]:
+    def read_so_far(self) -> list[FaultSeen]:
+        """The events that are known by now, without those that the next lines may add to."""
         out: list[FaultSeen] = []
         for raw, line in self._found:
             if events := self._record(raw, line):
@@ -94,17 +95,13 @@ class Decoder:
         self._found.clear()
         return out
 
-    def read_so_far(self) -> list[FaultSeen]:
-        """The events that are known by now, without those that the next lines may add to."""
-        return self._parse()
-
     def skip(self, data: bytes | bytearray, size: int) -> None:
         """Pass over the rest of a line that is longer than a block."""
         self._line += self._count(data, 0, size)
 
     def finish(self) -> list[FaultSeen]:
         """The last events, when nothing follows (or nothing for now)."""
-        out = self._parse()
+        out = self.read_so_far()
         if self._long:
             out += self._end_long()
         self._ahead = 0

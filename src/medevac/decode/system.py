@@ -195,6 +195,11 @@ def _disk(text: str) -> Reading | None:
 
 
 # Words that a line must have before a parser looks at it.
+_OF_DISKS = (
+    *("beyond end", "LustreError", "read-only", "I/O error", " error, dev", "-fs ", "BTRFS", "nvme", "XFS"),
+    *("Disk failure", "failing I/O", "e path"),
+)
+
 PARSERS: tuple[tuple[tuple[str, ...], Callable[[str], Reading | None]], ...] = (
     (("oom-kill", "Kill"), _oom),
     (("blocked ",), _hung),
@@ -205,8 +210,7 @@ PARSERS: tuple[tuple[tuple[str, ...], Callable[[str], Reading | None]], ...] = (
     (("temperature", "power limit"), _thermal),
     (("[Hardware Error]", "EDAC ", "Machine check", "mce: "), _machine_check),
     (("Memory failure: ",), _memory_failure),
-    (("beyond end", "LustreError", "read-only"), _disk),
-    (("I/O error", " error, dev", "-fs ", "BTRFS", "nvme", "XFS", "Disk failure", "failing I/O", "e path"), _disk),
+    (_OF_DISKS, _disk),
     (("Comm: ",), _panic_detail),
 )
 

@@ -14,6 +14,7 @@ from medevac.decode import years
 from medevac.decode.clock import Clock
 from medevac.decode.files import decode_files
 from medevac.decode.incidents import Incidents
+from medevac.decode.prefix import split
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=a, GPU has fallen off the bus."
 ISO = f"2024-07-06T21:45:45.304276-04:00 n1 kernel: {XID}"
@@ -121,3 +122,10 @@ def test_local_times_are_in_the_zone_shown_last_unless_it_was_given(tmp_path: Pa
     given = Clock(LATE, offset=3600.0)
     given.iso("2024-07-02T10:00:00", None, "+02:00")
     assert given.syslog("Jul", " 2", "10:00:00") == utc("2024-07-02T09:00:00")
+
+
+@pytest.mark.parametrize("date", ["Sun 2026-03-01 10:02:03", "2026-03-01 10:02:03", "Sun Mar  1 10:02:03 CET 2026"])
+def test_a_date_without_its_zone_is_the_logs_own_time(date: str) -> None:
+    clock = Clock(offset=3600.0)
+    head = split(f"{date} n1 kernel: NVRM: Xid", clock)
+    assert head.at == 1772359323.0 - 3600.0
