@@ -48,8 +48,7 @@ class Aggregate:
     def __call__(self, rows: Tensor) -> Tensor:
         """[k] of [n, k], where one process has all of them. Raises ValueError: see `check`."""
         self.check(len(rows))
-        taken = self.choose(distances(rows)) if self.by_distance else list(range(len(rows)))
-        return self.combine(rows[taken])
+        return self.combine(rows[self.choose(distances(rows))] if self.by_distance else rows)
 
 
 class Median(Aggregate):
@@ -61,11 +60,7 @@ class Median(Aggregate):
         return 2 * self.f + 1
 
     def combine(self, rows: Tensor) -> Tensor:
-        ordered, middle = sorted_rows(rows), len(rows) // 2
-        if len(rows) % 2:
-            return ordered[middle]
-        lower, upper = ordered[middle - 1], ordered[middle]
-        return torch.where(torch.isfinite(upper), (lower + upper) / 2, lower)
+        return middle_of(sorted_rows(rows))
 
 
 class TrimmedMean(Aggregate):
@@ -123,8 +118,7 @@ class Bulyan(Aggregate):
 
     def combine(self, rows: Tensor) -> Tensor:
         ordered = sorted_rows(rows)
-        middle = Median(0).combine(rows)
-        order = (ordered - middle).abs().nan_to_num(nan=torch.inf).argsort(dim=0, stable=True)
+        order = (ordered - middle_of(ordered)).abs().nan_to_num(nan=torch.inf).argsort(dim=0, stable=True)
         return ordered.gather(0, order[: len(rows) - 2 * self.f]).mean(0)
 
 
@@ -134,6 +128,15 @@ METHODS: dict[str, type[Aggregate]] = {one.name: one for one in (Median, Trimmed
 def sorted_rows(rows: Tensor) -> Tensor:
     """Each coordinate's values in order; what is no number comes last, as an infinity."""
     return rows.nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=-torch.inf).sort(dim=0).values
+
+
+def middle_of(ordered: Tensor) -> Tensor:
+    """Of each coordinate the middle value, of rows as `sorted_rows` has them."""
+    middle = len(ordered) // 2
+    if len(ordered) % 2:
+        return ordered[middle]
+    lower, upper = ordered[middle - 1], ordered[middle]
+    return torch.where(torch.isfinite(upper), (lower + upper) / 2, lower)
 
 
 def distances(rows: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ class GlobalBatches:
         self.samples, self.batch = samples, batch
         self._seed, self._shuffle = seed, shuffle
         self._epoch, self._order = -1, torch.empty(0, dtype=torch.int64)
+        self._begin, self._end = (batch * one // self.world for one in (self.rank, self.rank + 1))
 
     def whole(self, step: int) -> list[int]:
         """The samples of all ranks in step `step`."""
@@ -46,12 +47,11 @@ class GlobalBatches:
 
     def __call__(self, step: int) -> list[int]:
         """The samples of this rank: a stretch of the global batch, by rank."""
-        begin, end = (self.batch * one // self.world for one in (self.rank, self.rank + 1))
-        return self.whole(step)[begin:end]
+        return self.whole(step)[self._begin : self._end]
 
     def share(self, step: int) -> float:
         """What this rank's mean loss is multiplied with: 1.0 where all ranks have as many samples."""
-        return len(self(step)) * self.world / self.batch
+        return (self._end - self._begin) * self.world / self.batch
 
     def follow(self, step: int) -> Iterator[list[int]]:
         """This rank's samples from `step` on, without end: a `batch_sampler` for a DataLoader. Make it anew after a

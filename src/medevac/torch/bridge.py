@@ -55,8 +55,6 @@ class Bridge(Link):
         """When this rank's own last bucket of the step was ready (time.perf_counter). None on a GPU, where the host's
         clock says nothing of it."""
         self._host = device.type == "cpu"
-        self.local_norm: Tensor | None = None
-        """The norm of this rank's own gradients of the step, before the reduction."""
 
     def say(self, bit: int) -> None:
         self._word |= bit
@@ -76,7 +74,6 @@ class Bridge(Link):
         word = torch.full((), float(self._word), device=self._device)
         if self._squares:
             total = torch.stack(self._squares).sum()
-            self.local_norm = total.sqrt()
             word = word + BAD * (~torch.isfinite(total)).float()
         vector[self._rank] = word
         self._word = 0

@@ -13,15 +13,21 @@ so that all ranks return the same. One that only this rank knows is `alone`: thi
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from medevac.torch.stop import HARDWARE
 
 if TYPE_CHECKING:
     from medevac.torch.guard import Guard
+
+log = logging.getLogger("medevac.torch")
 
 Found = TypeVar("Found")
 
@@ -71,6 +77,24 @@ class Check:
 
     def restored(self, step: int) -> None:
         """The state was put back to what it was after `step` steps: what was remembered of later ones is void."""
+
+
+def reduced_by(guard: Guard, who: str) -> tuple[dist.ProcessGroup | None, list[int]]:
+    """DDP's process group and its global ranks, for a check `who` of its buckets; nobody, said once, where it is not
+    DDP that reduces.
+    """
+    if isinstance(guard.model, DistributedDataParallel):
+        group = guard.model.process_group
+        return group, dist.get_process_group_ranks(group)
+    if guard.place.world > 1:
+        log.warning("%s looks at DDP's buckets only: nothing is looked at in %s", who, type(guard.model).__name__)
+    return None, []
+
+
+def minority(values: Sequence[int]) -> list[int]:
+    """Which of the values, by place, stand against a majority; none where there is none."""
+    value, most = Counter(values).most_common(1)[0]
+    return [at for at, one in enumerate(values) if one != value] if most * 2 > len(values) else []
 
 
 def of_all_groups(found: Found, ranks: int) -> list[Found]:

@@ -20,19 +20,16 @@ happens between two looks: `ReplicaCheck` and `SketchWatch` see those.
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
-from torch.nn.parallel import DistributedDataParallel
 
 from medevac.torch.bridge import values_of
-from medevac.torch.checks import Check, Finding, of_all_groups
+from medevac.torch.checks import Check, Finding, minority, of_all_groups, reduced_by
 from medevac.torch.links import Link
 from medevac.torch.replica_hash import on_device
 
@@ -43,8 +40,6 @@ try:  # the same CRC by the processor's own instruction: 3.8 times the rate (doc
     from isal.isal_zlib import crc32
 except ImportError:
     from zlib import crc32
-
-log = logging.getLogger("medevac.torch")
 
 EVERY = 16
 """Micro-batches from look to look: under 3 % of a step's time on a CPU (docs/gradients.md)."""
@@ -79,12 +74,7 @@ class GradientCrc(Link, Check):
         self._struck: tuple[int, tuple[int, ...]] = (-1, ())
 
     def attach(self, guard: Guard) -> None:
-        model = guard.model
-        if isinstance(model, DistributedDataParallel):
-            self._group = model.process_group
-            self._ranks = dist.get_process_group_ranks(self._group)
-        elif guard.place.world > 1:
-            log.warning("GradientCrc looks at DDP's buckets only: nothing is looked at with %s", type(model).__name__)
+        self._group, self._ranks = reduced_by(guard, "GradientCrc")
 
     # --- hand-over points -------------------------------------------------------------------------------------------
 
@@ -137,17 +127,15 @@ class GradientCrc(Link, Check):
 def _row(looked: Sequence[Digests], last: Digests | None) -> Tensor:
     """Three int64: a rank's word, the digest of its results, and that of the gradients it is about to use."""
     launched = torch.stack([(one.ready[at] != one.sent[at]) for one in looked for at in sorted(one.sent)]).any()
-    results = torch.stack([_folded([one.result[at] for at in sorted(one.result)]) for one in looked])
+    results = [_folded([one.result[at] for at in sorted(one.result)]) for one in looked]
     word = LAUNCH * launched.long()
-    used = torch.zeros_like(word)
-    if last:
-        found = {at: _used(parameters) for at, parameters in last.parameters.items()}
-        kept = [at for at in sorted(found) if found[at] is not None and at in last.result]
-        if kept:
-            gradients = [value for at in kept if (value := found[at]) is not None]
-            changed = torch.stack([value != last.result[at] for value, at in zip(gradients, kept, strict=True)]).any()
-            word, used = word + CHANGED * changed.long(), _folded(gradients)
-    return torch.stack((word, _folded(list(results)), used))
+    now, used = last or Digests(), dict[int, Tensor]()
+    for at, parameters in sorted(now.parameters.items()):
+        if at in now.result and (value := _used(parameters)) is not None:
+            used[at] = value
+    if used:
+        word = word + CHANGED * torch.stack([value != now.result[at] for at, value in used.items()]).any().long()
+    return torch.stack((word, _folded(results), _folded(list(used.values())) if used else torch.zeros_like(word)))
 
 
 def judged(rows: Sequence[tuple[int, ...]]) -> tuple[str, list[int]]:
@@ -166,16 +154,10 @@ def judged(rows: Sequence[tuple[int, ...]]) -> tuple[str, list[int]]:
     return "", []
 
 
-def minority(values: Sequence[int]) -> list[int]:
-    """Who stands against a majority; nobody where there is none."""
-    value, most = Counter(values).most_common(1)[0]
-    return [at for at, one in enumerate(values) if one != value] if most * 2 > len(values) else []
-
-
-def _used(parameters: Iterable[Tensor]) -> Tensor | None:
+def _used(parameters: Sequence[Tensor]) -> Tensor | None:
     """The digest of a bucket's gradients where the optimizer finds them; None where one has none."""
-    gradients = [parameter.grad for parameter in parameters]
-    return digest([one for one in gradients if one is not None]) if all(g is not None for g in gradients) else None
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return digest(gradients) if len(gradients) == len(parameters) else None
 
 
 def _folded(digests: Sequence[Tensor]) -> Tensor:

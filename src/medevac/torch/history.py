@@ -151,11 +151,11 @@ class History:
             return lineage.survey(self.checkpoints.folder) if self.checkpoints else []
         return []
 
-    def doubt_after(self, step: int | None, state: Literal["suspect", "condemned"], why: str) -> None:
-        """Write a verdict on every checkpoint later than `step` (None: on all), those being written included."""
+    def doubt_after(self, step: int, state: Literal["suspect", "condemned"], why: str) -> None:
+        """Write a verdict on every checkpoint later than `step`, those being written included."""
         if self.checkpoints:
             self.checkpoints.wait()
-            self.doubt([one.step for one in self.known() if step is None or one.step > step], state, why)
+            self.doubt([one.step for one in self.known() if one.step > step], state, why)
 
     def prove(self, step: int, why: str) -> None:
         """A suspect checkpoint of `step` is clean after all, and `why`; nothing makes a condemned one clean."""

@@ -6,7 +6,6 @@ Which are doubted is `medevac.client.lineage`'s: also for jobs without torch.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import shutil
 import time
@@ -137,10 +136,9 @@ def _too_many(known: list[Known], keep: Keep, now: float) -> list[Known]:
         return []
     newest, oldest = clean[-1].step, clean[-keep.count :][0].step if keep.count else 0
     young = {one.step for one in known if not keep.age_s or now - one.seal.at <= keep.age_s}
-    apart: dict[float, int] = {}
-    for one in clean:
-        apart.setdefault(one.seal.at // keep.spacing_s if keep.spacing_s else math.inf, one.step)
-    marks = set(apart.values()) if keep.spacing_s else set()
+    marks: dict[float, int] = {}
+    for one in clean if keep.spacing_s else ():
+        marks.setdefault(one.seal.at // keep.spacing_s, one.step)
     stays = {one.step for one in known if one.step >= newest or (one.step in young and one.step >= oldest)}
-    stays |= marks & young
+    stays |= young & set(marks.values())
     return [one for one in known if one.step not in stays]

@@ -123,7 +123,6 @@ class Held:
         finally:
             os.close(descriptor)
         self._regions = {region.in_file: region for region in made.regions}
-        self._end = max((region.in_file + region.size for region in made.regions), default=0)
 
     def verify(self, part: int, parts: int) -> bool:
         """Whether every `parts`-th tensor from `part` is as it was captured."""

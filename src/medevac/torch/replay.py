@@ -13,7 +13,6 @@ The open case is kept beside the checkpoints, so that the next attempt goes on w
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -22,6 +21,7 @@ import msgspec
 
 from medevac.core.events import Corruption
 from medevac.torch.place import Place
+from medevac.torch.saver import leave
 
 FILE = "medevac-replay.json"
 KEPT = 100
@@ -118,9 +118,4 @@ def write(folder: Path | None, file: File) -> None:
     if folder is None:
         return
     file.closed = file.closed[-KEPT:]
-    staged = folder / f".{FILE}.{os.getpid()}"
-    with staged.open("wb") as out:
-        out.write(msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")
-        out.flush()
-        os.fsync(out.fileno())
-    staged.replace(folder / FILE)
+    leave(folder / FILE, msgspec.json.format(msgspec.json.encode(file), indent=1) + b"\n")

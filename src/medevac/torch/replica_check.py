@@ -13,7 +13,6 @@ from __future__ import annotations
 import fnmatch
 import logging
 import math
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,10 +24,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from medevac.torch import replay
-from medevac.torch.checks import Check, Finding
+from medevac.torch.checks import Check, Finding, minority
 from medevac.torch.place import Place
 from medevac.torch.replay import Accused, Case, Strike
-from medevac.torch.replica_hash import combined, hash_tensors
+from medevac.torch.replica_hash import combined, hash_tensors, signed
 from medevac.torch.replicas import Copy, Ranks, copies, unread
 
 if TYPE_CHECKING:
@@ -60,16 +59,14 @@ def localise(rows: Mapping[int, Mapping[str, int]]) -> Difference:
     """Compare the hashes of one replica group: rank, tensor, hash. Where no value has a majority nobody is wrong."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     missing = tuple(name for name in names if any(name not in row for row in rows.values()))
-    tensors, wrong = [], dict[int, list[str]]()
+    ranks, tensors, wrong = sorted(rows), [], dict[int, list[str]]()
     for name in names:
-        counts = Counter(row[name] for row in rows.values() if name in row)
-        value, most = counts.most_common(1)[0]
-        if len(counts) == 1:
+        if len({row[name] for row in rows.values() if name in row}) == 1:
             continue
         tensors.append(name)
-        if name not in missing and most * 2 > len(rows):
-            for rank in sorted(rank for rank, row in rows.items() if row[name] != value):
-                wrong.setdefault(rank, []).append(name)
+        if name not in missing:
+            for at in minority([rows[rank][name] for rank in ranks]):
+                wrong.setdefault(ranks[at], []).append(name)
     return Difference(tensors=tuple(tensors), wrong={r: tuple(names) for r, names in wrong.items()}, missing=missing)
 
 
@@ -166,9 +163,8 @@ class ReplicaCheck(Check):
         for ranks, at in self._slots.items():
             if self._of().place.rank in ranks:
                 own = [value for one, value in zip(found, hashes, strict=True) if one.ranks == ranks]
-                whole = combined([len(own), *own])
-                signed = whole - (1 << 64) if whole >> 63 else whole
-                vector[at, 0], vector[at, 1] = signed, ~signed
+                whole = signed(combined([len(own), *own]))
+                vector[at, 0], vector[at, 1] = whole, ~whole
         vector = vector.to(_device())
         dist.all_reduce(vector, op=dist.ReduceOp.MAX)
         return tuple(at for at, (high, low) in enumerate(vector.tolist()) if high != ~low)

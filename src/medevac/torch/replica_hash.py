@@ -228,7 +228,7 @@ def padded(data: Tensor) -> Tensor:
 
 def first_state(position: int) -> int:
     """The generator's state at a position, as an int64."""
-    return _signed(SEED + position + GOLDEN)
+    return signed(SEED + position + GOLDEN)
 
 
 def weighted(words: Tensor, first: Tensor) -> Tensor:
@@ -245,12 +245,13 @@ def _shifted(words: Tensor, bits: int) -> Tensor:
     return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(value: int) -> int:
+def signed(value: int) -> int:
+    """The int64 of the same 64 bits."""
     value &= MASK
     return value - (1 << 64) if value >> 63 else value
 
 
-_MIX1, _MIX2 = _signed(MIX1), _signed(MIX2)
+_MIX1, _MIX2 = signed(MIX1), signed(MIX2)
 
 
 @functools.cache

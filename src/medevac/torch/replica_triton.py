@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from medevac.torch.replica_hash import GOLDEN, MASK, MIX1, MIX2, SEED
+from medevac.torch.replica_hash import MIX1, MIX2, first_state, signed
 
 BLOCK = 1024
 ROUNDS = 8
@@ -40,9 +40,4 @@ def hash_words(words: Tensor) -> Tensor:
     return out
 
 
-def _int64(value: int) -> int:
-    value &= MASK
-    return value - (1 << 64) if value >> 63 else value
-
-
-CONSTANTS = _int64(SEED + GOLDEN), _int64(MIX1), _int64(MIX2)
+CONSTANTS = first_state(0), signed(MIX1), signed(MIX2)

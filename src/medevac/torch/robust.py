@@ -44,8 +44,8 @@ class RobustHook:
         ranks = dist.get_world_size(self._group)
         self.method.check(ranks)
         slices = self._slices(gradients, ranks)
-        taken = self._taken(slices) if self.method.by_distance else list(range(ranks))
-        own = self.method.combine(slices[taken]).to(gradients.dtype)
+        taken = slices[self._taken(slices)] if self.method.by_distance else slices
+        own = self.method.combine(taken).to(gradients.dtype)
         whole = own.new_empty(ranks * len(own))
         dist.all_gather_into_tensor(whole, own, group=self._group)
         return whole[: len(gradients)]

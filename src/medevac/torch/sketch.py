@@ -20,7 +20,6 @@ and Lindenstrauss, "Extensions of Lipschitz mappings into a Hilbert space" (1984
 from __future__ import annotations
 
 import functools
-import logging
 import math
 from collections import deque
 from collections.abc import Sequence
@@ -30,16 +29,13 @@ from typing import TYPE_CHECKING, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 
 from medevac.torch.bridge import square, values_of
-from medevac.torch.checks import Check, Finding, of_all_groups
+from medevac.torch.checks import Check, Finding, of_all_groups, reduced_by
 from medevac.torch.links import Link
 
 if TYPE_CHECKING:
     from medevac.torch.guard import Guard
-
-log = logging.getLogger("medevac.torch")
 
 PROJECTIONS = 4
 EVERY = 8
@@ -78,13 +74,7 @@ class SketchWatch(Link, Check):
         self._ranks: list[int] = []
 
     def attach(self, guard: Guard) -> None:
-        if isinstance(guard.model, DistributedDataParallel):
-            self._group = guard.model.process_group
-            self._ranks = dist.get_process_group_ranks(self._group)
-        elif guard.place.world > 1:
-            log.warning(
-                "SketchWatch looks at DDP's buckets only: nothing is looked at in %s", type(guard.model).__name__
-            )
+        self._group, self._ranks = reduced_by(guard, "SketchWatch")
 
     def before(self, gradients: Tensor, index: int) -> None:
         if index == 0:
@@ -200,9 +190,9 @@ def sketch(gradients: Tensor) -> Tensor:
     """
     flat = values_of(gradients.detach()).reshape(-1)
     flat = flat if flat.dtype is torch.float32 else flat.float()
-    squares = square(flat)
+    squares = None if flat.is_cuda else square(flat)  # on a GPU nothing is waited for
     odd = flat.new_zeros(())
-    if flat.is_cuda or not torch.isfinite(squares):
+    if squares is None or not torch.isfinite(squares):
         finite = torch.isfinite(flat)
         odd = (~finite).sum().float()
         flat = torch.where(finite, flat, 0.0)
