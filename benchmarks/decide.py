@@ -39,7 +39,7 @@ def history(seed: int, policy: Policy) -> list[AnyEvent]:
 
 def decided(events: list[AnyEvent], policy: Policy) -> float:
     """Events a second through the pure core."""
-    view, began = View(hang=policy.hang), time.perf_counter()
+    view, began = View.under(policy), time.perf_counter()
     for seq, event in enumerate(events, 1):
         view, _ = advance(view, EventRecord(seq=seq, event=event), policy)
     return len(events) / (time.perf_counter() - began)
@@ -48,7 +48,7 @@ def decided(events: list[AnyEvent], policy: Policy) -> float:
 async def taken(events: list[AnyEvent], policy: Policy, folder: Path) -> float:
     """Events a second through store and core."""
     store = SqliteStore.open(folder / "medevac.db")
-    view, began = View(hang=policy.hang), time.perf_counter()
+    view, began = View.under(policy), time.perf_counter()
     for start in range(0, len(events), BATCH):
         for record in await store.append_events(events[start : start + BATCH]):
             view, decision = advance(view, record, policy)

@@ -44,7 +44,7 @@ class World:
     def __init__(self, script: say.Script, policy: Policy | None = None) -> None:
         self.script = script
         self.policy = policy or load_policy(script.about.policy, script.about.mode)
-        self.view = View(hang=self.policy.hang)
+        self.view = View.under(self.policy)
         self.records: list[Record] = []
         self.finished: FinishJob | None = None
         self._heap: list[tuple[float, int, ev.AnyEvent]] = []

@@ -111,7 +111,7 @@ class Lease:
         return self._mine is not None and (held.token, held.process) == (self._mine.token, self._process)
 
     def _is_over(self, held: Held) -> bool:
-        return held.expires <= self._now() or (held.process is not None and is_gone(held.process))
+        return is_over(held, self._now())
 
     def _write(self, token: int) -> int:
         owner = f"{self._process.host}:{self._process.pid}"
@@ -161,6 +161,11 @@ def this_process() -> Process:
         pid=os.getpid(),
         started=_started(os.getpid()),
     )
+
+
+def is_over(held: Held | None, now: float) -> bool:
+    """Whether nobody leads by this lease any more: there is none, it has run out, or who held it is seen to be dead."""
+    return held is None or held.expires <= now or (held.process is not None and is_gone(held.process))
 
 
 def is_gone(process: Process) -> bool:

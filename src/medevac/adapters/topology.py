@@ -10,6 +10,7 @@ gpus = [{ index = 0, pci = "0000:3b:00.0", uuid = "GPU-..." }]
 
 from __future__ import annotations
 
+import functools
 import re
 import tomllib
 from collections.abc import Sequence
@@ -46,7 +47,16 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def load_topology(path: Path) -> Topology:
     """Read a topology file. Raises `ConfigError` naming the file and the key."""
-    tables = _tables(path)
+    try:
+        return _parsed(path, path.read_bytes())
+    except OSError as problem:
+        raise ConfigError(str(path), f"cannot be read ({problem.strerror}); give a folder that has one") from problem
+
+
+@functools.lru_cache(maxsize=2)
+def _parsed(path: Path, content: bytes) -> Topology:
+    """By its content, which seldom changes: it is read again and again, to see whether it has."""
+    tables = _tables(path, content)
     read = {name: _read_node(path, name, table) for name, table in tables.items()}
     nodes = tuple(_node(path, name, node) for name, node in read.items())
     _check_unique(path, nodes)
@@ -54,11 +64,9 @@ def load_topology(path: Path) -> Topology:
     return Topology(nodes=nodes, kernel_logs=logs)
 
 
-def _tables(path: Path) -> dict[str, object]:
+def _tables(path: Path, raw: bytes) -> dict[str, object]:
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(str(path), f"cannot be read ({problem.strerror}); give a folder that has one") from problem
+        content = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigError(str(path), f"is not TOML: {problem}") from problem
     if unknown := sorted(content.keys() - {"node"}):

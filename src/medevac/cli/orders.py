@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from medevac.adapters.lease import is_gone, read
+from medevac.adapters.lease import is_over, read
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.cli.output import CommandError, say_error
 from medevac.controller.settings import LEASE, STORE, Run, state_folder
@@ -77,7 +77,7 @@ def _order(given: Path | None, orders: tuple[What, ...], target: str, why: str, 
     state = state_folder(given)
     asyncio.run(_write(state, orders, target, why, step))
     held = read(state / LEASE)
-    if held is None or held.expires < time.time() or (held.process and is_gone(held.process)):
+    if is_over(held, time.time()):
         attach = f"medevac run --attach {target}" if Run(state, target or "-").known else "the next medevac run"
         say_error(f"written down; no controller acts in {state} now: {attach} does it")
     return 0

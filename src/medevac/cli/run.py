@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from medevac.adapters.lease import is_gone, read
+from medevac.adapters.lease import is_over, read
 from medevac.adapters.schedulers.local import files
 from medevac.adapters.schedulers.local.scheduler import LocalScheduler
 from medevac.adapters.schedulers.spec import JobSpec, check
@@ -197,7 +197,7 @@ def _submitted(state: Path, spec: JobSpec, name: str | None, settings: Settings)
 def _check_controller(state: Path, settings: Settings) -> None:
     """One controller acts for a state folder, by one policy on one cluster."""
     held = read(state / LEASE)
-    if held is None or held.expires < time.time() or (held.process and is_gone(held.process)):
+    if is_over(held, time.time()):
         return
     acting = acting_settings(state)
     if acting is not None and msgspec.structs.replace(acting, html=settings.html) != settings:

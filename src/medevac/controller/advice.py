@@ -27,7 +27,7 @@ def advised(records: Iterable[Record], policy: Policy) -> tuple[View, list[Advic
     """The view at the end, and in order of time what was held back by monitor mode alone, and what `policy` in act mode
     does at each end of a job that was only watched.
     """
-    view, found = View(hang=policy.hang, slow=policy.slow), []
+    view, found = View.under(policy), []
     for record, decision in paired(records):
         view = view.apply(record.event, record.seq)
         if decision is not None:

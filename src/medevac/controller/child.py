@@ -23,7 +23,7 @@ from medevac.adapters.attribution import Service, check
 from medevac.adapters.checkpoints import FolderCheckpoints
 from medevac.adapters.clock import SystemClock
 from medevac.adapters.injob import Hub
-from medevac.adapters.lease import Lease, is_gone, read
+from medevac.adapters.lease import Lease, is_over, read
 from medevac.adapters.notify import LogNotifier
 from medevac.adapters.schedulers.local import files, machine
 from medevac.adapters.schedulers.local.scheduler import LocalScheduler
@@ -144,7 +144,7 @@ async def tend_parents(state: Path, loop: Loop) -> None:
     while True:
         for name, job in loop.view.jobs.items():
             held = read(Run(state, name).supervisor)
-            gone = held is None or held.expires < time.time() or (held.process is not None and is_gone(held.process))
+            gone = is_over(held, time.time())
             late = time.monotonic() > started.get(name, 0.0) + PARENT_STARTS_S
             if job.state not in RESTING and gone and (name not in started or late):
                 log.warning("the parent process is gone, a new one takes its place", job=name)

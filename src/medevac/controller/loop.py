@@ -31,7 +31,7 @@ class Loop:
     """One controller's view of the log. `grown` is set whenever the view has changed."""
 
     def __init__(self, store: Store, policy: Policy, perform: Perform, clock: Clock) -> None:
-        self.view = View(hang=policy.hang, slow=policy.slow)
+        self.view = View.under(policy)
         self.grown = asyncio.Event()
         self.cursor = 0
         self._store = store

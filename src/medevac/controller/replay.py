@@ -62,7 +62,7 @@ def recompute(records: Sequence[Record], policy_of: PolicyOf) -> list[Answer]:
     if not named:
         return []
     policy = policy_of(named[0])
-    view = View(hang=policy.hang, slow=policy.slow)
+    view = View.under(policy)
     answers: list[Answer] = []
     for record, recorded in pairs:
         if record.seq > last:
@@ -79,7 +79,7 @@ def _taken_over(events: Sequence[EventRecord], records: Sequence[Record], policy
     """The view of a loop that begins here with another policy: from what was recorded, as it does live."""
     seen = {record.seq for record in events}
     earlier = [r for r in records if (r.seq if isinstance(r, EventRecord) else r.decision.cause) in seen]
-    view = View(hang=policy.hang, slow=policy.slow)
+    view = View.under(policy)
     for after, _, _ in refold(view, earlier):
         view = after
     return view
@@ -91,7 +91,7 @@ def compare(records: Sequence[Record], policy: Policy) -> list[Answer]:
     Behind the first difference the world would have gone on otherwise: what was recorded there answers to what was
     done, not to what this policy would have done.
     """
-    view, answers = View(hang=policy.hang, slow=policy.slow), []
+    view, answers = View.under(policy), []
     for record, recorded in paired(records):
         view, decision = advance(view, record, policy)
         answers.append(Answer(record=record, one=recorded, other=None if decision.empty() else decision))

@@ -24,15 +24,11 @@ class Resumed:
 
     def look(self, view: View, out: Collection[str], now: float) -> tuple[OrderGiven, ...]:
         """The orders that follow; `out`: GPUs by UUID, and nodes by name."""
-        mending = {part for a in view.pending.values() if isinstance(a, Repair) for part in (a.gpu, a.node)}
-        gone = {
-            name
-            for name in self._seen - set(out) - mending
-            if view.device(name).state in SETTLED and view.device(name).node not in mending
-        }
+        mending = {action.node for action in view.pending.values() if isinstance(action, Repair)}
+        missing = [view.device(name) for name in self._seen - set(out)]
+        gone = {one.name for one in missing if one.state in SETTLED and one.node not in mending}
         given, self._missing = gone & self._missing, gone
-        self._seen = (self._seen & gone) | set(out)
-        self._seen -= given
+        self._seen = (gone - given) | set(out)
         return tuple(
             OrderGiven(at=now, id=f"{name}/resumed/{view.device(name).since:.3f}", what="return", target=name, who=BY)
             for name in sorted(given)

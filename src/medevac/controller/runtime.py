@@ -22,7 +22,8 @@ from medevac.controller.resumed import Resumed
 from medevac.controller.sources import OBSERVE_S, UNREADABLE, Alarm, follow, observe, scan
 from medevac.core.actions import AnyAction, ExamineAttempt
 from medevac.core.events import AnyEvent, AttemptExamined, ClusterSeen, JobSubmitted, OutputRead, WatchBegan
-from medevac.core.job_recovery import JOB
+from medevac.core.job_recovery import OVER
+from medevac.core.node_lifecycle import OUT
 from medevac.core.policy import Policy
 from medevac.ports.checkpoints import Checkpoints
 from medevac.ports.clock import Clock
@@ -31,9 +32,6 @@ from medevac.ports.notifier import Notifier
 from medevac.ports.scheduler import Scheduler
 from medevac.ports.source import Source
 from medevac.ports.store import Store
-
-OVER = (*JOB.final, "watched")
-"""States in which nothing is kept for a next attempt."""
 
 SLOW_SHARE = 5.0
 """The scheduler is left alone for so many times as long as it took to tell its nodes."""
@@ -166,7 +164,8 @@ class Runtime:
                 if changed := self._changed(await self._ports.scheduler.cluster()):
                     await self.intake.take(changed)
                 self._listen_to_new(tasks)
-                out = await self._ports.scheduler.isolated()
+                some = any(device.state in OUT for device in self.loop.view.devices.values())
+                out = await self._ports.scheduler.isolated() if some else {}
                 if orders := resumed.look(self.loop.view, out, clock.now()):
                     await self.intake.take(orders)
             except (*UNREADABLE, ConfigError) as problem:

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from medevac.adapters.clock import SystemClock
-from medevac.adapters.lease import Lease, is_gone, read
+from medevac.adapters.lease import Lease, is_gone, is_over, read
 from medevac.adapters.schedulers.local.scheduler import LocalScheduler
 from medevac.adapters.store.sqlite import SqliteStore
 from medevac.controller.patience import patiently
@@ -123,7 +123,7 @@ class Controller:
 
     def _acts(self) -> bool:
         held = read(self._run.state / LEASE)
-        leads = held is not None and held.expires > time.time() and not (held.process and is_gone(held.process))
+        leads = not is_over(held, time.time())
         if self._process is None or self._process.poll() is not None:
             return leads
         if not leads and time.monotonic() > self._began + STARTS_S:

@@ -130,7 +130,7 @@ def _ended(job: Job, event: AttemptEnded, view: View, policy: Policy, verdict: D
     most = job.spec.policy.max_restarts if job.spec.policy.max_restarts is not None else recovery.max_restarts
     if _same_bad_step_again(job, view):
         return _of(name, "user-code", f"a non-finite value at step {job.bad[-1][1]} again, without a hardware fault")
-    if not job.passed() and not _spared(job) and job.unproven + 1 >= recovery.attempts_without_progress:
+    if not job.passed() and not job.spared() and job.unproven + 1 >= recovery.attempts_without_progress:
         many = f"{job.unproven + 1} attempts in a row passed no earlier step"
         return _of(name, "no-progress", f"{many} (the best is {max(job.best, 0)}); last: {told}")
     if job.restarts >= most:
@@ -172,10 +172,6 @@ def _tainted(job: Job, view: View) -> bool:
 def _names(job: Job) -> set[str]:
     """The names under which doubt about what the attempt runs on is kept."""
     return {name for place in job.ranks for gpu in place.gpus or ("",) for name in doubted_as(gpu, place.node) if name}
-
-
-def _spared(job: Job) -> bool:
-    return job.on in {"critical", "pre-failure", "suspect-resume", "room"}
 
 
 def _same_bad_step_again(job: Job, view: View) -> bool:

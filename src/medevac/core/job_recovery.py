@@ -44,3 +44,6 @@ TRANSITIONS = (
 )
 
 JOB = Machine(name="job", initial="new", final=("finished", "ended"), table=TRANSITIONS)
+
+OVER = (*JOB.final, "watched")
+"""States in which nothing is kept for a next attempt."""

@@ -201,6 +201,10 @@ class Job(Struct, frozen=True, kw_only=True):
         """This attempt got further than all before it."""
         return self.reached > self.best
 
+    def spared(self) -> bool:
+        """Its end is not its own doing: hardware, a checkpoint, or room for more ranks ended it."""
+        return self.on in {"critical", "pre-failure", "suspect-resume", "room"}
+
     def behind(self) -> tuple[RankPlace, ...]:
         """The ranks that reported the lowest step, when the others are ahead; none where that says nothing."""
         steps = {place.rank: self.rank_steps.get(place.rank, -1) for place in self.ranks}

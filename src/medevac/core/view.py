@@ -49,6 +49,7 @@ from medevac.core.job_recovery import ALIVE
 from medevac.core.jobs import Job
 from medevac.core.lineage import Doubt, some_gpu_of
 from medevac.core.node_lifecycle import DEVICE
+from medevac.core.policy import Policy
 from medevac.core.progress import HangRule, Pace
 from medevac.core.slowness import Slowness
 from medevac.core.straggler import SlowRule
@@ -203,6 +204,11 @@ class View(Struct, frozen=True, kw_only=True):
     def node_of(self, part: Part) -> Node | None:
         """The node that a part belongs to, where it is known."""
         return self.nodes.get(part.node or self.owners.get(part.name, part.name))
+
+    @classmethod
+    def under(cls, policy: Policy) -> View:
+        """Before any event, with the numbers of a policy."""
+        return cls(hang=policy.hang, slow=policy.slow)
 
     def device(self, name: str) -> Device:
         """A GPU or node by name; one that was never touched is as healthy as it was found."""
@@ -359,12 +365,11 @@ def _moved(job: Job, moved: Moved, at: float) -> Job:
         job = _denied(job, moved)
     if job.state in ALIVE and moved.target not in ALIVE and not denied:
         passed = job.passed()
-        spared = job.on in {"critical", "pre-failure", "suspect-resume"}
         job = replace(
             job,
             best=max(job.best, job.reached),
             restarts=job.restarts + 1,
-            unproven=0 if passed else job.unproven + (0 if spared else 1),
+            unproven=0 if passed else job.unproven + (0 if job.spared() else 1),
         )
     if moved.trigger.blames:
         job = replace(job, culprits=(*job.culprits, *moved.trigger.blames)[-32:])

@@ -18,7 +18,7 @@ from medevac.core.events import (
     ResumedFrom,
     StepReported,
 )
-from medevac.core.job_recovery import JOB
+from medevac.core.job_recovery import OVER
 from medevac.core.jobs import Checkpoint, Job
 from medevac.core.lineage import Verdict, verdicts
 from medevac.core.recover import hit
@@ -90,7 +90,7 @@ class Notes:
         """The job's own time: a state folder has other jobs, earlier and later ones."""
         if self.job in self.view.jobs and self.job not in before.jobs:
             self.start = self.end = self.view.now
-        elif self.job in before.jobs and before.jobs[self.job].state not in JOB.final:
+        elif self.job in before.jobs and before.jobs[self.job].state not in OVER:
             self.end = max(self.end, self.view.now)
 
     def _of_others(self, action: AnyAction) -> bool:

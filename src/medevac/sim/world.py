@@ -57,7 +57,7 @@ class World:
         self.ranks = ranks
         self.training = Training(JOB, steps, save_every)
         self.pace = Pace()
-        self.view = View(hang=policy.hang, slow=policy.slow)
+        self.view = View.under(policy)
         self.records: list[Record] = []
         self.now = EPOCH
         self.corrupted: set[str] = set()

@@ -72,7 +72,7 @@ def test_a_decision_that_stands_behind_later_events_is_paired_with_its_own() -> 
 
 def test_the_fold_of_a_stored_log_is_where_the_live_view_was() -> None:
     world = World(read(STORM))
-    *_, (view, _, _) = refold(View(hang=world.policy.hang), world.run())
+    *_, (view, _, _) = refold(View.under(world.policy), world.run())
     assert view == world.view
 
 

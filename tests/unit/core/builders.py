@@ -58,7 +58,7 @@ class Told:
 
     def __init__(self, policy: Policy = DEMO, *events: ev.AnyEvent) -> None:
         self.policy = policy
-        self.view = View(hang=policy.hang)
+        self.view = View.under(policy)
         self.decisions: list[Decision] = []
         self.events: list[ev.AnyEvent] = []
         self.tell(*events)

@@ -235,8 +235,8 @@ def test_a_log_that_was_stored_gives_the_same_decisions(moves: list[Move]) -> No
     """Decisions that were read back fold into the same view as those that were just made."""
     told = history(moves, DEMO)
     stored = msgspec.json.decode(msgspec.json.encode(told.decisions), type=list[Decision])
-    view = View(hang=DEMO.hang)
-    live = View(hang=DEMO.hang)
+    view = View.under(DEMO)
+    live = View.under(DEMO)
     recorded: list[ev.AnyEvent] = msgspec.json.decode(msgspec.json.encode(told.events), type=list[ev.AnyEvent])
     for seq, (event, decision) in enumerate(zip(recorded, stored, strict=True), 1):
         view = view.apply(event, seq).after(decision)

@@ -153,6 +153,14 @@ def test_other_jobs_of_the_state_folder_are_not_in_the_story() -> None:
     assert build(both, "other").end == build(earlier, "other").end
 
 
+def test_a_job_that_was_only_watched_ends_when_it_ends() -> None:
+    alone = log("monitor_mode")
+    script = read(SCENARIOS / "rank_crash.jsonl")
+    later = World(replace(script, job=replace(script.job, name="other"))).run()
+    both = [*alone, *(behind(record, alone[-1].seq) for record in later)]
+    assert build(both, "train").end == build(alone, "train").end
+
+
 def test_a_slowdown_of_the_job_is_no_hardware_that_it_did_not_use() -> None:
     slow = Finding(rule="slow", part=Part(domain="job", name="train"), severity="warning", meaning="slower", at=START)
     incident = Incident(

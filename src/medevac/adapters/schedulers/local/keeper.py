@@ -166,11 +166,10 @@ class Keeper:
 
     def _over(self) -> bool:
         """It ended well, or no controller is there to start another attempt."""
-        from medevac.adapters.lease import is_gone, read
+        from medevac.adapters.lease import is_over, read
 
         held, ended = read(Path(self._plan.state) / _LEASE), self._attempt.ended
-        gone = held is None or held.expires < time.time() or (held.process is not None and is_gone(held.process))
-        return gone or ended is None or ended.code == 0
+        return is_over(held, time.time()) or ended is None or ended.code == 0
 
     def _warm_up(self) -> None:
         """Have a warm process for the next attempt, and say so, that nobody ends it with this one."""

@@ -72,13 +72,11 @@ class Pool:
         """Seconds until `tend` has something to do."""
         return 60.0 if self.pid or self.refused else max(self._due - time.monotonic(), 0.0)
 
-    def lost(self, pid: int) -> bool:
-        """Whether the process that ended is ours; another one takes its place, later and later."""
-        if pid != self.pid:
-            return False
-        self._say(f"the warm process {pid} is gone")
-        self._forget()
-        return True
+    def lost(self, pid: int) -> None:
+        """A process has ended; if it is ours another one takes its place, later and later."""
+        if pid == self.pid:
+            self._say(f"the warm process {pid} is gone")
+            self._forget()
 
     def close(self) -> None:
         """End it."""
@@ -109,7 +107,7 @@ class Pool:
         task = {"argv": self._python.argv, "cwd": self._plan.cwd, "imports": imports, "leave": ()}
         argv = [program, *self._python.options[1:], str(warm.__file__), str(theirs.fileno())]
         with theirs:
-            os.set_inheritable(theirs.fileno(), self.pid == 0)
+            theirs.set_inheritable(True)
             self.pid = os.posix_spawn(
                 program,
                 [*argv, json.dumps({**task, "keeper": os.getpid()})],

@@ -28,10 +28,12 @@ class Counts:
 
     async def less(self, node: SlurmNode, action: Isolate) -> None:
         """Raises `Unsupported` where the node must be drained instead."""
+        if not self._name:
+            raise Unsupported(f"node {node.name}: no counted_gres is set")
         mark = node_mark(await self._look.comment(node.name))
         gres = mark.gres or node.gres
         fewer = {**mark.fewer, action.gpu: action.mode}
-        wanted = counted(gres, self._name, len(fewer)) if self._name and action.gpu else None
+        wanted = counted(gres, self._name, len(fewer))
         if wanted is None:
             raise Unsupported(f"node {node.name}: Gres={node.gres or '?'} is no count that can be reduced")
         await self._write(node.name, replace(mark, fewer=fewer, gres=gres))

@@ -75,6 +75,11 @@ class Look:
             return None
         return rows[-1] if rows else None
 
+    async def steps(self, job: SlurmJob) -> list[str]:
+        """The steps that run of all its parts: `12.0`, `12.batch`."""
+        named = ",".join(job.parts or (job.id,))
+        return (await self._run("squeue", "-h", "-s", "-j", named, "-o", "%i")).split()
+
     async def detail(self, job: SlurmJob) -> JobDetail:
         """Exclusions and GPU indices. Raises `Refused` where it is gone."""
         return parse.job_detail(await self._run("scontrol", "-d", "-o", "show", "job", job.number), job.name)

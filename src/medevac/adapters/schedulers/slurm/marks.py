@@ -33,7 +33,7 @@ class HoldMark(Value, frozen=True, kw_only=True):
 def hold_mark(admin_comment: str) -> HoldMark | None:
     """The mark of ours that stands there; None for none, or one that nobody can read."""
     try:
-        return msgspec.convert(_object(admin_comment).get(KEY), HoldMark)
+        return msgspec.convert(json_object(admin_comment).get(KEY), HoldMark)
     except msgspec.ValidationError:
         return None
 
@@ -51,7 +51,7 @@ def standing_mark(job: SlurmJob) -> HoldMark | None:
 
 def with_mark(admin_comment: str, mark: HoldMark) -> str:
     """The comment with the mark; what others wrote stays."""
-    found = _object(admin_comment)
+    found = json_object(admin_comment)
     before = hold_mark(admin_comment)
     was = before.was if before else ("" if found else admin_comment)
     return json.dumps({**found, KEY: msgspec.to_builtins(msgspec.structs.replace(mark, was=was))})
@@ -59,7 +59,7 @@ def with_mark(admin_comment: str, mark: HoldMark) -> str:
 
 def without_mark(admin_comment: str) -> str:
     """The comment as it was without us."""
-    found = _object(admin_comment)
+    found = json_object(admin_comment)
     if KEY not in found:
         return admin_comment
     mark = hold_mark(admin_comment)
@@ -67,7 +67,8 @@ def without_mark(admin_comment: str) -> str:
     return json.dumps(found) if found else (mark.was if mark else "")
 
 
-def _object(text: str) -> dict[str, Any]:
+def json_object(text: str) -> dict[str, Any]:
+    """What stands in a comment as JSON; nothing where it is other text."""
     try:
         found = json.loads(text)
     except ValueError:

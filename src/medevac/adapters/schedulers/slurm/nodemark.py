@@ -7,13 +7,12 @@ node (tried on 22.05): the mark says what is to be put back.
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from medevac.adapters.schedulers.slurm.marks import KEY, json_object
 from medevac.adapters.schedulers.slurm.values import Value
-
-KEY = "medevac"
 
 
 class NodeMark(Value, frozen=True, kw_only=True):
@@ -32,24 +31,16 @@ class NodeMark(Value, frozen=True, kw_only=True):
 def node_mark(comment: str) -> NodeMark:
     """The mark that stands there; an empty one for none, or one that nobody can read."""
     try:
-        return msgspec.convert(_object(comment).get(KEY, {}), NodeMark)
+        return msgspec.convert(json_object(comment).get(KEY, {}), NodeMark)
     except msgspec.ValidationError:
         return NodeMark()
 
 
 def with_node_mark(comment: str, mark: NodeMark) -> str:
     """The comment with the mark, and without one that says nothing; what others wrote stays."""
-    found = _object(comment)
+    found = json_object(comment)
     was = node_mark(comment).was if KEY in found else ("" if found else comment)
     others = {key: value for key, value in found.items() if key != KEY}
     if mark.low or mark.fewer:
         others[KEY] = msgspec.to_builtins(msgspec.structs.replace(mark, was=was))
     return json.dumps(others, separators=(",", ":")) if others else was
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -48,8 +48,7 @@ class Requests:
 
     async def _by_signal(self, job: SlurmJob, policy: JobPolicy) -> None:
         number = _signal(job, policy.signal or DEFAULT)
-        named = ",".join(job.parts or (job.id,))
-        steps = (await self._run("squeue", "-h", "-s", "-j", named, "-o", "%i")).split()
+        steps = await self._slurm.look.steps(job)
         if not policy.signal and not any(step.rpartition(".")[2].isdigit() for step in steps):
             raise Unsupported(f"job {job.id} has no steps that take a signal, and its policy names none for its script")
         await self._run("scancel", f"--signal={number}", *(["--full"] if policy.signal else []), job.id)

@@ -64,8 +64,7 @@ class Stops:
 
     async def _kill(self, job: SlurmJob) -> None:
         """SIGKILL to each step and to the batch script; to the job as a whole it would be a cancellation."""
-        named = ",".join(job.parts or (job.id,))
-        steps = (await self._run("squeue", "-h", "-s", "-j", named, "-o", "%i")).split()
+        steps = await self._slurm.look.steps(job)
         numbered = [step for step in steps if step.rpartition(".")[2].isdigit()]
         for words in ((*numbered,), ("-b", job.id)):
             if words:
